@@ -1,0 +1,68 @@
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tightwire/error.hpp>
+
+namespace tightwire {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+
+/// One message of a round. The bytes stay the transport's until the round is done.
+struct Message {
+  enum class Kind : std::uint8_t { send, receive };
+  Kind kind;
+  int peer;           ///< a rank other than our own
+  std::uint64_t tag;  ///< 48 bits; the n-th send to a peer with a tag meets its n-th receive with that tag from us
+  std::byte* data;
+  std::size_t bytes;  ///< a receive that meets another size fails with Errc::corrupt
+};
+
+/// A posted round. 0 stands for "nothing posted" and is always done.
+using Ticket = std::uint64_t;
+
+/// Moves bytes between the ranks of one job; knows nothing of codecs or gradients.
+///
+/// Safe to call from several threads. Never blocks except in `idle`, and there no longer than asked.
+/// After an Error from any call the transport is closed: every later call throws the same error.
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  /// The mode really in force, for people: "in-process", "ucx: posix cma to 3 peers".
+  virtual std::string describe() const = 0;
+
+  /// Announces long-lived memory that messages will use, so that it is registered once and not per message.
+  virtual void attach(std::span<std::byte> /*memory*/) {}
+  virtual void detach(std::span<std::byte> /*memory*/) noexcept {}
+
+  /// Starts every message and returns at once.
+  virtual Ticket post(std::span<const Message> round) = 0;
+  /// Makes progress; true when every message of the round is complete, after which the ticket is spent.
+  /// Throws Error(peer_lost | transport | corrupt).
+  virtual bool done(Ticket ticket) = 0;
+  /// Returns when a message completed, a peer was lost or `wake` was called, and at the latest at `until`. It may
+  /// return early for no reason. Spins a little, then yields, then sleeps.
+  virtual void idle(TimePoint until) = 0;
+  /// Makes a concurrent `idle` return. Callable from any thread.
+  virtual void wake() noexcept = 0;
+  /// Ranks whose messages an unfinished round still waits for, as text for an error: "1, 3".
+  virtual std::string waiting_for(Ticket ticket) const = 0;
+
+  /// Gives up: every rank that waits on this one, now or later, gets Error(peer_lost) with `reason` at once.
+  virtual void abort(std::string_view reason) noexcept = 0;
+  /// What protects a frame on this transport: a checksum of its payload, or 0 where bytes never leave the process.
+  virtual std::uint64_t checksum(std::span<const std::byte> /*payload*/) const noexcept { return 0; }
+};
+
+}  // namespace tightwire

@@ -1,0 +1,25 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include <tightwire/rendezvous.hpp>
+#include <tightwire/transport.hpp>
+
+namespace tightwire::ucx {
+
+struct Options {
+  /// UCX transports to allow, in UCX's own words ("posix,cma,self", "tcp,self"); empty: UCX_TLS or UCX's choice.
+  std::string transports;
+  /// Network devices to allow ("eth1"); empty: UCX_NET_DEVICES or UCX's choice.
+  std::string devices;
+};
+
+/// Joins the job and connects to every rank over UCX (shared memory, TCP, what UCX has). Collective: returns on
+/// every rank or throws Error(timeout | mismatch | transport) on every rank, within the rendezvous' limit.
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& options = {});
+
+/// The UCX version linked and the transports it has here, for `tightwire info`.
+std::string version();
+std::string available_transports();
+
+}  // namespace tightwire::ucx
