@@ -1,0 +1,69 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tightwire/element.hpp>
+
+namespace tightwire {
+
+/// Where the error of a slice is kept: read from `before`, written to `after`. The same pointer twice updates in place;
+/// two pointers leave `before` intact, so that the step can be rolled back. Both null: no error feedback.
+struct Residual {
+  const float* before = nullptr;
+  float* after = nullptr;
+  explicit operator bool() const { return after != nullptr; }
+};
+
+/// A codec on a device: the three verbs every collective is written in. One virtual call moves a whole slice (thousands
+/// of elements), so it costs nothing.
+///
+/// Slices start on a multiple of `block()` elements within their parameter; only a parameter's last may end off it.
+/// Buffers may be unaligned.
+class Coder {
+ public:
+  struct Encode {
+    const void* data;  ///< [count] elements of `type`
+    Residual residual;
+    std::size_t count;
+    std::byte* wire;  ///< [wire_bytes(count)], every byte is written
+  };
+  struct Combine {
+    std::span<const std::byte* const> sources;  ///< one encoded slice per rank; null at the position of our own
+    const void* data;                           ///< [count] our own contribution, used where the source is null
+    Residual sender;                            ///< error of our own contribution
+    Residual owner;                             ///< error of the encoded sum
+    std::size_t count;
+    float divisor;    ///< number of ranks for the mean, 1 for the sum
+    std::byte* wire;  ///< [wire_bytes(count)] the encoded sum; null: the sum goes to `out` unencoded, `owner` is unused
+    void* out;        ///< [count] what every rank will decode from `wire`; may be `data`
+  };
+
+  /// Elements that were NaN or infinite, or became so for want of range: in our contribution, and in the sum.
+  struct NonFinite {
+    std::uint64_t contribution = 0;
+    std::uint64_t result = 0;
+  };
+
+  virtual ~Coder() = default;
+
+  /// The codec with all its settings, equal for equal codecs: "int8:block=256".
+  virtual std::string spec() const = 0;
+  /// Elements that must stay together.
+  virtual std::size_t block() const noexcept = 0;
+  /// Exact size of `count` encoded elements.
+  virtual std::size_t wire_bytes(std::size_t count) const noexcept = 0;
+  /// Whether it carries every finite element of such a buffer exactly, so that no residual can arise.
+  virtual bool lossless(ElementType type) const noexcept = 0;
+
+  /// data + residual -> wire; residual := what the wire could not carry. Returns the number of non-finite elements.
+  virtual std::uint64_t encode(ElementType type, const Encode& job) const = 0;
+  /// The sum of all contributions, in rank order in fp32, divided, plus the owner's residual -> wire and out. The sum
+  /// lives one block at a time and never reaches memory. The owner's residual counts the rounding to `type` too.
+  virtual NonFinite combine(ElementType type, const Combine& job) const = 0;
+  /// wire -> out.
+  virtual void decode(ElementType type, const std::byte* wire, std::size_t count, void* out) const = 0;
+};
+
+}  // namespace tightwire
