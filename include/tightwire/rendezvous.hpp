@@ -12,8 +12,10 @@ namespace tightwire {
 struct Rendezvous {
   int rank = 0;
   int size = 1;
-  /// "tcp://host:port": rank 0 listens there. "file:///path": rank 0 listens on a free port and writes its address
-  /// into that file (shared by all ranks; a file left by a crashed job is replaced or waited out).
+  /// "tcp://host:port": rank 0 listens there (a host name other than localhost: on all interfaces).
+  /// "file:///path": rank 0 listens on a free port and writes its addresses into that file (shared by all ranks; a
+  /// file left by a crashed job is replaced or waited out; who cannot read it cannot join).
+  /// "local:///path": as file, for ranks on one machine: rank 0 listens on loopback only.
   std::string address;
   /// Required to join, equal on all ranks; proven by challenge and response, never sent.
   std::string key;
@@ -32,8 +34,8 @@ Rendezvous environment();
 }  // namespace rendezvous
 
 /// The standing control channel of a job: made by joining, used to notice within milliseconds that a rank died or
-/// gave up. One TCP connection per rank to rank 0, one sleeping thread per process; no traffic while all is well.
-/// Safe to call from several threads.
+/// gave up. One TCP connection per rank to rank 0, one sleeping thread per process; no traffic but the kernel's
+/// keep-alives while all is well. Safe to call from several threads. In a child of fork() it is inert.
 class Membership {
  public:
   struct Loss {
