@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <tightwire/error.hpp>
+
 namespace tightwire {
 
 /// Who we are in a job, where its rank 0 is found, and the key that proves we belong to it.
