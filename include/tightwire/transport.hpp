@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +45,9 @@ class Transport {
 
   /// Announces long-lived memory that messages will use, so that it is registered once and not per message.
   virtual void attach(std::span<std::byte> /*memory*/) {}
-  virtual void detach(std::span<std::byte> /*memory*/) noexcept {}
+  /// Ends it: once this returns the transport does not touch the memory any more. Messages that still use it are given
+  /// up, which closes the transport.
+  virtual void detach(std::span<std::byte> memory) noexcept = 0;
 
   /// Starts every message and returns at once.
   virtual Ticket post(std::span<const Message> round) = 0;
@@ -63,6 +66,13 @@ class Transport {
   virtual void abort(std::string_view reason) noexcept = 0;
   /// What protects a frame on this transport: a checksum of its payload, or 0 where bytes never leave the process.
   virtual std::uint64_t checksum(std::span<const std::byte> /*payload*/) const noexcept { return 0; }
+
+  /// A number for the next user of this transport (a Session), so that messages of two users never meet. Users are
+  /// made in the same order on every rank.
+  std::uint32_t next_channel() noexcept { return channels_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint32_t> channels_{0};
 };
 
 }  // namespace tightwire

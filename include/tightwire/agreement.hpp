@@ -1,0 +1,138 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tightwire/frame.hpp>
+#include <tightwire/transport.hpp>
+
+namespace tightwire {
+
+/// FNV-1a. Names things; protects nothing.
+constexpr std::uint64_t fingerprint(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+/// Waits for a round. Throws Error(timeout) that names `what` and the ranks it waits for.
+inline void wait(Transport& transport, Ticket ticket, std::chrono::milliseconds limit, std::string_view what) {
+  const TimePoint until = Clock::now() + limit;
+  while (!transport.done(ticket)) {
+    if (Clock::now() >= until)
+      throw Error(Errc::timeout, "rank " + std::to_string(transport.rank()) + ": " + std::string(what) + " not done after " +
+                                     std::to_string(limit.count()) + " ms; waiting for rank " + transport.waiting_for(ticket));
+    transport.idle(until);
+  }
+}
+
+namespace detail {
+
+/// One 64-byte greeting to and from every other rank: `value` and `bytes` in, those of all ranks by rank out.
+struct Greeting {
+  std::uint64_t value = 0;
+  std::uint64_t bytes = 0;
+};
+
+inline std::vector<Greeting> exchange_greetings(Transport& transport, std::uint32_t channel, Greeting mine,
+                                                std::chrono::milliseconds limit, std::string_view what) {
+  const auto ranks = static_cast<std::size_t>(transport.size());
+  const auto me = static_cast<std::size_t>(transport.rank());
+  std::vector<FrameHeader> frames(2 * ranks);
+  std::vector<Message> round;
+  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0, 0);
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    if (peer == me) continue;
+    FrameHeader header{};
+    header.kind = static_cast<std::uint8_t>(FrameKind::greeting);
+    header.sender = static_cast<std::uint32_t>(me);
+    header.fingerprint = mine.value;
+    header.nonfinite = mine.bytes;
+    auto* out = reinterpret_cast<std::byte*>(&frames[peer]);
+    auto* in = reinterpret_cast<std::byte*>(&frames[ranks + peer]);
+    frame::seal(transport, out, header);
+    round.push_back({Message::Kind::send, static_cast<int>(peer), tag, out, sizeof(FrameHeader)});
+    round.push_back({Message::Kind::receive, static_cast<int>(peer), tag, in, sizeof(FrameHeader)});
+  }
+  if (!round.empty()) wait(transport, transport.post(round), limit, what);
+  std::vector<Greeting> all(ranks, mine);
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    if (peer == me) continue;
+    FrameHeader expected = frames[ranks + peer];  // value and size are what is asked for
+    expected.kind = static_cast<std::uint8_t>(FrameKind::greeting);
+    expected.sender = static_cast<std::uint32_t>(peer);
+    expected.payload_bytes = 0;
+    expected.step = 0;
+    const auto header = frame::check(transport, reinterpret_cast<const std::byte*>(&frames[ranks + peer]), expected);
+    all[peer] = {header.fingerprint, header.nonfinite};
+  }
+  return all;
+}
+
+/// The first line in which two descriptions differ, as "rank a has ...; rank b has ...".
+inline std::string first_difference(int a, std::string_view mine, int b, std::string_view theirs) {
+  const auto line = [](std::string_view& text) {
+    const std::size_t end = text.find('\n');
+    const std::string_view first = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    return first;
+  };
+  while (!mine.empty() || !theirs.empty()) {
+    const std::string_view x = line(mine), y = line(theirs);
+    if (x == y) continue;
+    const auto name = [](std::string_view text) { return text.empty() ? std::string("nothing more") : std::string(text); };
+    return "rank " + std::to_string(a) + " has " + name(x) + "; rank " + std::to_string(b) + " has " + name(y);
+  }
+  return "no difference";
+}
+
+}  // namespace detail
+
+/// Every rank's value, by rank. Collective; 64 bytes to every peer. For comparing hashes, agreeing on a seed and the like.
+inline std::vector<std::uint64_t> gather_values(Transport& transport, std::uint64_t value,
+                                                std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  const auto all = detail::exchange_greetings(transport, transport.next_channel(), {value, 0}, limit, "gathering values");
+  std::vector<std::uint64_t> values;
+  for (const detail::Greeting& greeting : all) values.push_back(greeting.value);
+  return values;
+}
+
+/// Makes sure that every rank gave the same description, and returns its fingerprint. Collective. Throws Error(mismatch) on
+/// every rank that names two ranks and the first line in which they differ. Fixed-size messages go first; texts are sent
+/// only between ranks that differ, so that no rank waits for what another will not send.
+inline std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::string& description,
+                           std::chrono::milliseconds limit) {
+  constexpr std::uint64_t kLongest = std::uint64_t{256} << 20;
+  const std::uint64_t mine = fingerprint(description);
+  const auto all = detail::exchange_greetings(transport, channel, {mine, description.size()}, limit,
+                                              "agreeing on the plan (every rank must call seal)");
+  std::vector<std::string> texts(all.size());
+  std::vector<Message> round;
+  std::string own = description;
+  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0, 1);
+  for (std::size_t peer = 0; peer < all.size(); ++peer) {
+    if (all[peer].value == mine && all[peer].bytes == description.size()) continue;
+    if (all[peer].bytes > kLongest)
+      throw Error(Errc::corrupt, "rank " + std::to_string(peer) + " describes its plan in " + std::to_string(all[peer].bytes) + " bytes");
+    texts[peer].resize(all[peer].bytes);
+    auto* in = reinterpret_cast<std::byte*>(texts[peer].data());
+    auto* out = reinterpret_cast<std::byte*>(own.data());
+    round.push_back({Message::Kind::send, static_cast<int>(peer), tag, out, own.size()});
+    round.push_back({Message::Kind::receive, static_cast<int>(peer), tag, in, texts[peer].size()});
+  }
+  if (round.empty()) return mine;
+  wait(transport, transport.post(round), limit, "comparing plans");
+  std::string message = "ranks disagree:";
+  for (std::size_t peer = 0; peer < all.size(); ++peer) {
+    if (texts[peer].empty() && all[peer].value == mine) continue;
+    message += " " + detail::first_difference(transport.rank(), description, static_cast<int>(peer), texts[peer]);
+    break;
+  }
+  throw Error(Errc::mismatch, message);
+}
+
+}  // namespace tightwire

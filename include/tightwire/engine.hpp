@@ -1,0 +1,176 @@
+#pragma once
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/collective/reduction.hpp>
+#include <tightwire/transport.hpp>
+
+namespace tightwire {
+
+/// Drives the reductions of a Session side by side, so that their order of start may differ between ranks. Who waits for a
+/// reduction drives all of them; while nobody waits, a thread of the engine does.
+class Engine {
+ public:
+  /// One reduction under way. Owned by its bucket, used again for every step.
+  struct Operation {
+    Reduction* reduction = nullptr;
+    std::string name;  ///< for errors: "bucket 3 (conv1.weight)"
+    bool running = false;
+    std::exception_ptr error;
+    TimePoint began;
+    TimePoint progressed;
+    Statistics statistics;
+  };
+
+  Engine(std::shared_ptr<Transport> transport, std::chrono::milliseconds timeout, std::size_t operations)
+      : transport_(std::move(transport)), timeout_(timeout) {
+    arrived_.reserve(operations);
+    active_.reserve(operations);
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    transport_->wake();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// Throws the error that closed this engine, if one did.
+  void require_open() {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  /// Takes on an operation whose reduction has begun. In the background: the engine's own thread works on it at once.
+  void start(Operation& operation, bool background) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(failure_);
+      operation.running = true;
+      operation.error = nullptr;
+      operation.began = operation.progressed = Clock::now();
+      arrived_.push_back(&operation);
+      if (background && !thread_.joinable()) thread_ = std::thread([this] { work(); });
+      background_ = background_ || background;
+      if (!background && !driving_) return;  // the caller will wait, and drive
+    }
+    changed_.notify_all();
+    transport_->wake();
+  }
+
+  /// Returns when the operation has ended; throws the error that ended it.
+  void wait(Operation& operation) {
+    std::unique_lock lock(mutex_);
+    while (operation.running) {
+      if (driving_)
+        changed_.wait(lock);
+      else
+        drive(lock, [&] { return !operation.running; });
+    }
+    if (operation.error) std::rethrow_exception(operation.error);
+  }
+
+  bool running(const Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    return operation.running;
+  }
+
+ private:
+  /// Works on all operations until `enough` (asked under the lock) or none is left.
+  template <class Enough>
+  void drive(std::unique_lock<std::mutex>& lock, Enough enough) {
+    driving_ = true;
+    while (!enough() && (!arrived_.empty() || !active_.empty())) {
+      active_.insert(active_.end(), arrived_.begin(), arrived_.end());
+      arrived_.clear();
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        turn();
+      } catch (const std::exception& error) {
+        failure = std::current_exception();
+        transport_->abort(error.what());
+      }
+      lock.lock();
+      retire(failure);
+    }
+    driving_ = false;
+    changed_.notify_all();
+  }
+
+  /// One look at every operation; sleeps when none could do anything.
+  void turn() {
+    bool progressed = false;
+    TimePoint earliest = TimePoint::max();
+    for (Operation* operation : active_) {
+      if (operation->reduction->advance()) {
+        operation->progressed = Clock::now();
+        progressed = true;
+      }
+      earliest = std::min(earliest, operation->progressed + timeout_);
+    }
+    if (progressed) return;
+    for (Operation* operation : active_)
+      if (Clock::now() >= operation->progressed + timeout_)
+        throw Error(Errc::timeout, "rank " + std::to_string(transport_->rank()) + ": " + operation->name +
+                                       " made no progress for " + std::to_string(timeout_.count()) +
+                                       " ms; waiting for rank " + operation->reduction->waiting_for());
+    transport_->idle(earliest);
+  }
+
+  /// Takes finished operations off the list, all of them after a failure. Under the lock.
+  void retire(const std::exception_ptr& failure) {
+    if (failure) {
+      failure_ = failure;
+      active_.insert(active_.end(), arrived_.begin(), arrived_.end());
+      arrived_.clear();
+    }
+    const auto ended = [&](Operation* operation) {
+      if (!failure && !operation->reduction->finished()) return false;
+      Statistics& s = operation->statistics = operation->reduction->statistics();
+      const double took = std::chrono::duration<double>(Clock::now() - operation->began).count();
+      s.wire_seconds = std::max(0.0, took - s.encode_seconds - s.combine_seconds - s.decode_seconds);
+      operation->error = failure;
+      operation->running = false;
+      return true;
+    };
+    const std::size_t before = active_.size();
+    std::erase_if(active_, ended);
+    if (active_.size() != before) changed_.notify_all();
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const bool busy = background_ && (!arrived_.empty() || !active_.empty());
+      if (busy && !driving_)
+        drive(lock, [&] { return stopping_; });
+      else
+        changed_.wait(lock);
+    }
+  }
+
+  std::shared_ptr<Transport> transport_;
+  std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread thread_;
+  std::vector<Operation*> arrived_;
+  std::vector<Operation*> active_;  // touched by the driver alone
+  bool driving_ = false;
+  bool background_ = false;
+  bool stopping_ = false;
+  std::exception_ptr failure_;
+};
+
+}  // namespace tightwire

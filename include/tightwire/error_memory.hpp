@@ -1,0 +1,83 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <tightwire/coder.hpp>
+#include <tightwire/workspace.hpp>
+
+namespace tightwire {
+
+/// The residuals of a Session, in regions (one per parameter for the sender's, one per bucket for the owner's), each a
+/// row of fp32 elements that starts at zero.
+///
+/// A step is a transaction. With rollback every region exists twice: the first use in a step reads the committed copy
+/// and writes the other, further uses go on in the other; `commit` swaps what was used, `rollback` forgets it. Both cost
+/// nothing but a flag per region. Without rollback there is one copy, updated in place: half the memory, and about a
+/// quarter less traffic.
+class ErrorMemory {
+ public:
+  using Region = std::size_t;
+
+  /// Adds a region before `allocate`.
+  Region add(std::size_t count) {
+    regions_.push_back({elements_, count});
+    elements_ += (count + 15) / 16 * 16;
+    return regions_.size() - 1;
+  }
+
+  void allocate(bool rollback) {
+    rollback_ = rollback;
+    memory_ = Workspace(elements_ * sizeof(float) * (rollback ? 2 : 1));
+  }
+
+  bool can_roll_back() const { return rollback_; }
+  std::size_t bytes() const { return memory_.size(); }
+
+  /// The region for use in the current step.
+  Residual open(Region region) {
+    Entry& entry = regions_[region];
+    if (entry.count == 0) return {};
+    if (!rollback_) return {copy(entry, 0), copy(entry, 0)};
+    float* committed = copy(entry, entry.swapped ? 1 : 0);
+    float* tentative = copy(entry, entry.swapped ? 0 : 1);
+    const Residual residual{entry.used ? tentative : committed, tentative};
+    entry.used = true;
+    return residual;
+  }
+
+  void commit() noexcept {
+    for (Entry& entry : regions_) {
+      if (rollback_ && entry.used) entry.swapped = !entry.swapped;
+      entry.used = false;
+    }
+  }
+  void rollback() noexcept {
+    for (Entry& entry : regions_) entry.used = false;
+  }
+
+  /// What has been committed so far.
+  std::span<const float> committed(Region region) const {
+    const Entry& entry = regions_[region];
+    return {copy(entry, rollback_ && entry.swapped ? 1 : 0), entry.count};
+  }
+
+ private:
+  struct Entry {
+    std::size_t at;
+    std::size_t count;
+    bool swapped = false;
+    bool used = false;
+  };
+
+  float* copy(const Entry& entry, std::size_t which) const {
+    return reinterpret_cast<float*>(memory_.data()) + which * elements_ + entry.at;
+  }
+
+  std::vector<Entry> regions_;
+  std::size_t elements_ = 0;
+  bool rollback_ = false;
+  Workspace memory_;
+};
+
+}  // namespace tightwire

@@ -1,0 +1,240 @@
+#pragma once
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/transport.hpp>
+
+namespace tightwire::local {
+
+/// What the ranks of one process share: for each rank, the messages that have not met their other half.
+class Exchange {
+ public:
+  explicit Exchange(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {}
+
+  struct Pending {
+    int from;
+    int to;
+    std::uint64_t tag;
+    std::byte* data;
+    std::size_t bytes;
+    std::size_t* left;  ///< messages the round of this half still waits for
+  };
+  struct Inbox {
+    std::vector<Pending> sends;
+    std::vector<Pending> receives;
+  };
+  struct Loss {
+    int rank;
+    std::string reason;
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t events = 0;
+  std::optional<Loss> loss;
+
+  Inbox& inbox(int rank) { return inboxes_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  std::vector<Inbox> inboxes_;
+};
+
+/// Ranks as threads of one process; header-only. A send is copied straight into the receive it meets.
+class LocalTransport final : public Transport {
+ public:
+  LocalTransport(std::shared_ptr<Exchange> exchange, int rank, int size)
+      : exchange_(std::move(exchange)), rank_(rank), size_(size) {}
+  ~LocalTransport() override {
+    withdraw([](const Exchange::Pending&) { return true; });
+  }
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  std::string describe() const override { return "in-process"; }
+
+  void detach(std::span<std::byte> memory) noexcept override {
+    withdraw([&](const Exchange::Pending& half) {
+      return half.data >= memory.data() && half.data < memory.data() + memory.size();
+    });
+  }
+
+  Ticket post(std::span<const Message> round) override {
+    const std::lock_guard lock(exchange_->mutex);
+    require_open();
+    const std::size_t slot = free_slot();
+    Round& mine = rounds_[slot];
+    mine.left = round.size();
+    mine.busy = true;
+    ++mine.generation;
+    for (const Message& message : round) {
+      const bool sending = message.kind == Message::Kind::send;
+      const Exchange::Pending half{sending ? rank_ : message.peer, sending ? message.peer : rank_, message.tag,
+                                   message.data, message.bytes, &mine.left};
+      Exchange::Inbox& inbox = exchange_->inbox(half.to);
+      meet(half, sending ? inbox.receives : inbox.sends, sending ? inbox.sends : inbox.receives, sending);
+    }
+    ++exchange_->events;
+    exchange_->changed.notify_all();
+    return (mine.generation << 16) | (slot + 1);
+  }
+
+  bool done(Ticket ticket) override {
+    if (ticket == 0) return true;
+    const std::lock_guard lock(exchange_->mutex);
+    require_open();
+    Round& round = find(ticket);
+    if (round.left != 0) return false;
+    round.busy = false;
+    return true;
+  }
+
+  void idle(TimePoint until) override {
+    std::unique_lock lock(exchange_->mutex);
+    exchange_->changed.wait_until(lock, until,
+                                  [&] { return exchange_->events != seen_ || exchange_->loss || !failure_.empty(); });
+    seen_ = exchange_->events;
+  }
+
+  void wake() noexcept override {
+    const std::lock_guard lock(exchange_->mutex);
+    ++exchange_->events;
+    exchange_->changed.notify_all();
+  }
+
+  std::string waiting_for(Ticket ticket) const override {
+    const std::lock_guard lock(exchange_->mutex);
+    const std::size_t slot = (ticket & 0xffff) - 1;
+    if (ticket == 0 || slot >= rounds_.size()) return "";
+    std::vector<int> peers;
+    for (int rank = 0; rank < size_; ++rank)
+      for (const auto* list : {&exchange_->inbox(rank).sends, &exchange_->inbox(rank).receives})
+        for (const Exchange::Pending& half : *list)
+          if (half.left == &rounds_[slot].left) peers.push_back(half.from == rank_ ? half.to : half.from);
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    std::string text;
+    for (int peer : peers) text += (text.empty() ? "" : ", ") + std::to_string(peer);
+    return text;
+  }
+
+  void abort(std::string_view reason) noexcept override {
+    const std::lock_guard lock(exchange_->mutex);
+    if (!exchange_->loss) exchange_->loss = Exchange::Loss{rank_, std::string(reason)};
+    ++exchange_->events;
+    exchange_->changed.notify_all();
+  }
+
+ private:
+  struct Round {
+    std::size_t left = 0;
+    std::uint64_t generation = 0;
+    bool busy = false;
+  };
+
+  std::size_t free_slot() {
+    for (std::size_t i = 0; i < rounds_.size(); ++i)
+      if (!rounds_[i].busy) return i;
+    rounds_.emplace_back();
+    return rounds_.size() - 1;
+  }
+
+  Round& find(Ticket ticket) {
+    const std::size_t slot = (ticket & 0xffff) - 1;
+    if (slot >= rounds_.size() || !rounds_[slot].busy || rounds_[slot].generation != ticket >> 16)
+      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never posted");
+    return rounds_[slot];
+  }
+
+  void require_open() {
+    if (exchange_->loss && exchange_->loss->rank != rank_)
+      throw Error(Errc::peer_lost, "rank " + std::to_string(exchange_->loss->rank) + " lost: " + exchange_->loss->reason);
+    if (!failure_.empty()) throw Error(Errc::corrupt, failure_);
+  }
+
+  /// Completes `half` with the oldest one that fits, or leaves it for later.
+  void meet(const Exchange::Pending& half, std::vector<Exchange::Pending>& others, std::vector<Exchange::Pending>& own,
+            bool sending) {
+    const auto fits = [&](const Exchange::Pending& o) { return o.from == half.from && o.tag == half.tag; };
+    const auto other = std::find_if(others.begin(), others.end(), fits);
+    if (other == others.end()) {
+      own.push_back(half);
+      return;
+    }
+    const Exchange::Pending& send = sending ? half : *other;
+    const Exchange::Pending& receive = sending ? *other : half;
+    if (send.bytes != receive.bytes) {
+      // Both sides learn of it: the receiver must not use the bytes, the sender would wait for ever.
+      const std::string what = "frame from rank " + std::to_string(send.from) + " to rank " + std::to_string(send.to) +
+                               ": expected " + std::to_string(receive.bytes) + " bytes, got " + std::to_string(send.bytes);
+      failure_ = what;
+      if (!exchange_->loss) exchange_->loss = Exchange::Loss{rank_, what};
+      throw Error(Errc::corrupt, what);
+    }
+    if (send.bytes != 0) std::memcpy(receive.data, send.data, send.bytes);
+    --*send.left;
+    --*receive.left;
+    others.erase(other);
+  }
+
+  /// Our halves that `concerned` names must not be met any more: their memory goes away.
+  template <class Concerned>
+  void withdraw(Concerned concerned) noexcept {
+    const std::lock_guard lock(exchange_->mutex);
+    for (int rank = 0; rank < size_; ++rank) {
+      Exchange::Inbox& inbox = exchange_->inbox(rank);
+      std::erase_if(inbox.sends, [&](const Exchange::Pending& half) { return half.from == rank_ && concerned(half); });
+      std::erase_if(inbox.receives, [&](const Exchange::Pending& half) { return half.to == rank_ && concerned(half); });
+    }
+  }
+
+  std::shared_ptr<Exchange> exchange_;
+  int rank_;
+  int size_;
+  std::deque<Round> rounds_;
+  std::uint64_t seen_ = 0;
+  std::string failure_;
+};
+
+/// The transports of `ranks` ranks of this process, to be used from one thread each.
+inline std::vector<std::shared_ptr<Transport>> make(int ranks) {
+  auto exchange = std::make_shared<Exchange>(ranks);
+  std::vector<std::shared_ptr<Transport>> transports;
+  for (int rank = 0; rank < ranks; ++rank) transports.push_back(std::make_shared<LocalTransport>(exchange, rank, ranks));
+  return transports;
+}
+
+/// Runs `body` once per rank, each on a thread of its own, and returns when all have ended. When one throws, the others get
+/// Error(peer_lost) from their next wait, and the first exception is rethrown here.
+inline void run(int ranks, const std::function<void(std::shared_ptr<Transport>)>& body) {
+  auto transports = make(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  threads.reserve(transports.size());
+  for (auto& transport : transports)
+    threads.emplace_back([&, transport] {
+      try {
+        body(transport);
+      } catch (const std::exception& error) {
+        {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        transport->abort(error.what());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace tightwire::local

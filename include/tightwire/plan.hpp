@@ -1,0 +1,168 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <tightwire/coder.hpp>
+#include <tightwire/frame.hpp>
+
+namespace tightwire {
+
+/// How a bucket is summed.
+enum class Algorithm : std::uint8_t {
+  automatic,  ///< one_shot for small buckets, two_shot otherwise
+  two_shot,   ///< every rank owns a share: contributions go to the owner, the encoded sum to everyone
+  one_shot,   ///< every contribution goes to everyone, who all sum alike: one round, one encoding, more bytes
+};
+
+constexpr const char* to_string(Algorithm algorithm) {
+  return algorithm == Algorithm::two_shot ? "two_shot" : algorithm == Algorithm::one_shot ? "one_shot" : "automatic";
+}
+
+/// What the plan must know of a parameter in a bucket.
+struct PlannedParameter {
+  std::size_t count;
+  ElementType type;
+  std::shared_ptr<const Coder> coder;
+};
+
+/// A run of elements of one parameter that is encoded together. Starts on a block of its codec.
+struct Slice {
+  std::size_t parameter;  ///< position in the bucket
+  std::size_t begin;      ///< first element
+  std::size_t count;
+  std::size_t wire_at;    ///< byte in the payload
+  std::size_t error_at;   ///< element in the owner's residual, counted over all shares of the same rank
+};
+
+/// What one rank owns of a chunk.
+struct Share {
+  std::vector<Slice> slices;
+  std::size_t payload_bytes = 0;
+  /// An empty share sends nothing.
+  std::size_t frame_bytes() const { return payload_bytes == 0 ? 0 : sizeof(FrameHeader) + payload_bytes; }
+};
+
+/// A run of a bucket that is in flight at once, with the share of every rank (one_shot: a single share for all).
+struct Chunk {
+  std::vector<Share> shares;
+};
+
+/// Who owns which elements of a bucket, and the size of every message. Depends only on its arguments, so every rank computes
+/// the same. Results do not depend on it: blocks are the same whatever the cuts, and the owner's own contribution takes
+/// the same way through the codec as everyone else's.
+struct BucketPlan {
+  Algorithm algorithm = Algorithm::two_shot;
+  int ranks = 1;
+  std::vector<Chunk> chunks;
+  std::size_t element_bytes = 0;                ///< the gradients themselves
+  std::vector<std::size_t> owned;               ///< elements of owner residual per rank
+
+  /// Bytes of all frames that a rank sends per reduction; it receives as many.
+  ///
+  ///   two_shot: a contribution to every other owner, and the result of its own share to every peer
+  ///   one_shot: its contribution to every peer
+  std::size_t wire_bytes(int rank) const {
+    std::size_t bytes = 0;
+    const auto peers = static_cast<std::size_t>(ranks - 1);
+    for (const Chunk& chunk : chunks)
+      for (std::size_t owner = 0; owner < chunk.shares.size(); ++owner) {
+        const bool own = algorithm == Algorithm::one_shot || owner == static_cast<std::size_t>(rank);
+        bytes += chunk.shares[owner].frame_bytes() * (own ? peers : 1);
+      }
+    return bytes;
+  }
+};
+
+struct PlanOptions {
+  Algorithm algorithm = Algorithm::automatic;
+  std::size_t share_elements = std::size_t{1} << 16;  ///< elements of a chunk that one rank owns, about
+  std::size_t one_shot_bytes = std::size_t{16} << 10;  ///< encoded bytes up to which `automatic` takes one_shot
+};
+
+namespace detail {
+
+/// The bucket as one line of elements, parameter behind parameter, that may be cut only at blocks.
+class ElementLine {
+ public:
+  explicit ElementLine(std::span<const PlannedParameter> parameters) : parameters_(parameters) {
+    starts_.push_back(0);
+    for (const PlannedParameter& p : parameters) starts_.push_back(starts_.back() + p.count);
+  }
+
+  std::size_t size() const { return starts_.back(); }
+
+  /// The nearest place at or behind `position` where a cut is allowed.
+  std::size_t cut(std::size_t position) const {
+    if (position >= size()) return size();
+    const std::size_t p = parameter_at(position);
+    const std::size_t block = parameters_[p].coder->block();
+    const std::size_t within = (position - starts_[p] + block - 1) / block * block;
+    return starts_[p] + std::min(within, parameters_[p].count);
+  }
+
+  /// The slices of [begin, end), with their places in a payload and in the owner's residual.
+  Share share(std::size_t begin, std::size_t end, std::size_t& error_at) const {
+    Share share;
+    while (begin < end) {
+      const std::size_t p = parameter_at(begin);
+      const PlannedParameter& parameter = parameters_[p];
+      const std::size_t stop = std::min(end, starts_[p + 1]);
+      const bool lossless = parameter.coder->lossless(parameter.type);
+      share.slices.push_back({p, begin - starts_[p], stop - begin, share.payload_bytes, error_at});
+      share.payload_bytes += parameter.coder->wire_bytes(stop - begin);
+      if (!lossless) error_at += stop - begin;
+      begin = stop;
+    }
+    return share;
+  }
+
+ private:
+  std::size_t parameter_at(std::size_t position) const {
+    const auto next = std::upper_bound(starts_.begin(), starts_.end(), position);
+    return static_cast<std::size_t>(next - starts_.begin()) - 1;
+  }
+
+  std::span<const PlannedParameter> parameters_;
+  std::vector<std::size_t> starts_;
+};
+
+}  // namespace detail
+
+/// Plans a bucket for a number of ranks. Cost: linear in slices.
+inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ranks, const PlanOptions& options) {
+  const detail::ElementLine line(parameters);
+  BucketPlan plan;
+  plan.algorithm = options.algorithm;
+  plan.ranks = ranks;
+  std::size_t wire = 0;
+  for (const PlannedParameter& p : parameters) {
+    plan.element_bytes += p.count * element_bytes(p.type);
+    wire += p.coder->wire_bytes(p.count);
+  }
+  if (plan.algorithm == Algorithm::automatic)
+    plan.algorithm = wire <= options.one_shot_bytes ? Algorithm::one_shot : Algorithm::two_shot;
+  const bool two_shot = plan.algorithm == Algorithm::two_shot;
+  const auto shares = static_cast<std::size_t>(two_shot ? ranks : 1);
+  plan.owned.resize(shares, 0);
+
+  const std::size_t length = std::max<std::size_t>(options.share_elements, 1) * shares;
+  for (std::size_t begin = 0; begin < line.size();) {
+    const std::size_t end = std::max(line.cut(begin + length), line.cut(begin + 1));
+    Chunk chunk;
+    std::size_t from = begin;
+    for (std::size_t r = 0; r < shares; ++r) {
+      const std::size_t to = r + 1 == shares ? end : std::clamp(line.cut(begin + (end - begin) * (r + 1) / shares), from, end);
+      chunk.shares.push_back(line.share(from, to, plan.owned[r]));
+      from = to;
+    }
+    plan.chunks.push_back(std::move(chunk));
+    begin = end;
+  }
+  return plan;
+}
+
+}  // namespace tightwire

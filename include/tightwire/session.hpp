@@ -1,0 +1,387 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tightwire/agreement.hpp>
+#include <tightwire/engine.hpp>
+#include <tightwire/error_memory.hpp>
+#include <tightwire/policy.hpp>
+#include <tightwire/statistics.hpp>
+
+namespace tightwire {
+
+/// What becomes of a step in which some rank met a NaN or an infinity. The verdict is the same on all ranks.
+enum class NonFinitePolicy : std::uint8_t {
+  propagate,  ///< it shows in the result of every rank: the element itself (exact), its whole block (quantized)
+  skip_step,  ///< as propagate, and `commit` rolls the step back and returns false
+  error,      ///< waiting for the reduction throws Error(nonfinite); the Session stays usable after `rollback`
+};
+
+/// Equal on all ranks, which `seal` checks.
+struct SessionOptions {
+  Codec codec = Int8{};  ///< for every parameter that no rule of the policy covers
+  Policy policy = {};
+  bool average = true;         ///< mean over ranks; false: sum
+  bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
+  bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
+  NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
+  std::chrono::milliseconds timeout{60'000};  ///< without progress; not compared between ranks
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
+                                                     ///< of about this size, in order of addition
+  PlanOptions plan = {};
+};
+
+using ParameterId = std::size_t;
+using BucketId = std::size_t;
+
+class Session;
+
+/// A reduction that was started. Wait for it before its buffers are read, written or freed, and before the Session ends.
+class Handle {
+ public:
+  /// Returns when the buffers hold the result. May be called again. Throws what ended the reduction.
+  void wait();
+
+ private:
+  friend class Session;
+  Handle(Session& session, BucketId bucket, std::uint32_t sequence)
+      : session_(&session), bucket_(bucket), sequence_(sequence) {}
+  Session* session_;
+  BucketId bucket_;
+  std::uint32_t sequence_;
+};
+
+/// Keeps the gradients of a model in step on all ranks.
+///
+///     Session session(transport, {.codec = Int8{}});
+///     for (...) session.add(name, shape);
+///     session.seal();
+///     for (each step) { session.all_reduce(gradients); if (session.commit()) optimizer.step(); }
+///
+/// After `all_reduce` or `Handle::wait` every rank holds the same bytes. One thread at a time may call it. An error of the
+/// transport or of a peer closes it: every later call throws the same error.
+class Session {
+ public:
+  explicit Session(std::shared_ptr<Transport> transport, SessionOptions options = {})
+      : transport_(std::move(transport)), options_(std::move(options)), channel_(transport_->next_channel()) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() {
+    if (!engine_) return;
+    bool unfinished = false;
+    for (const Bucket& bucket : buckets_) unfinished = unfinished || engine_->running(bucket.operation);
+    if (unfinished) transport_->abort("its Session ended with reductions under way");
+    engine_.reset();
+  }
+
+  /// Adds a parameter. Same order, names, shapes and types on every rank. Throws Error(invalid_argument) for a negative
+  /// dimension, a name used twice, or after `seal`.
+  ParameterId add(std::string name, std::vector<std::int64_t> shape, ElementType type = ElementType::f32) {
+    require_open_for("add");
+    Parameter parameter{.name = std::move(name), .shape = std::move(shape), .type = type, .count = 1};
+    for (const std::int64_t extent : parameter.shape) {
+      if (extent < 0) throw bad("add: parameter \"" + parameter.name + "\" has dimension " + std::to_string(extent));
+      parameter.count *= static_cast<std::size_t>(extent);
+    }
+    for (const Parameter& other : parameters_)
+      if (other.name == parameter.name) throw bad("add: parameter \"" + parameter.name + "\" was added before");
+    parameters_.push_back(std::move(parameter));
+    bucket_of_.push_back(kNoBucket);
+    return parameters_.size() - 1;
+  }
+
+  /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for an unknown parameter or one
+  /// that is in a bucket already, and after `seal`.
+  BucketId add_bucket(std::span<const ParameterId> parameters) {
+    require_open_for("add_bucket");
+    for (const ParameterId id : parameters) {
+      if (id >= parameters_.size()) throw bad("add_bucket: there is no parameter " + std::to_string(id));
+      if (bucket_of_[id] != kNoBucket) throw bad("add_bucket: \"" + parameters_[id].name + "\" is in a bucket already");
+      bucket_of_[id] = buckets_.size();
+    }
+    buckets_.emplace_back().parameters.assign(parameters.begin(), parameters.end());
+    return buckets_.size() - 1;
+  }
+
+  /// Plans everything, takes all memory and agrees with the other ranks. Collective. Throws Error(mismatch) on every rank that
+  /// names two ranks and the first thing they differ in, Error(timeout) when a rank does not come.
+  void seal() {
+    require_open_for("seal");
+    fill_buckets();
+    for (BucketId id = 0; id < buckets_.size(); ++id) plan(buckets_[id]);
+    fingerprint_ = agree(*transport_, channel_, description(), options_.timeout);
+    memory_.allocate(options_.rollback);
+    engine_ = std::make_unique<Engine>(transport_, options_.timeout, buckets_.size());
+    for (BucketId id = 0; id < buckets_.size(); ++id) {
+      Bucket& bucket = buckets_[id];
+      const FrameIdentity identity{fingerprint_, channel_, static_cast<std::uint32_t>(id)};
+      const float divisor = options_.average ? static_cast<float>(transport_->size()) : 1.0f;
+      bucket.reduction = std::make_unique<Reduction>(*transport_, bucket.plan, bucket.planned, identity, divisor);
+      bucket.operation.reduction = bucket.reduction.get();
+      bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
+                              (bucket.parameters.size() > 1 ? ", ...)" : ")");
+    }
+    step_began_ = Clock::now();
+  }
+
+  /// Starts the reduction of a bucket, in place: one pointer per parameter of the bucket, in the order of the bucket. Ranks may
+  /// start buckets in different orders. Until `wait` the buffers are the Session's. Throws Error(invalid_argument) for a
+  /// null pointer, a wrong number of pointers, or a bucket that is under way.
+  Handle start(BucketId id, std::span<void* const> data) { return begin(id, data, true); }
+
+  /// Reduces all parameters, in place: one pointer per parameter, in order of addition.
+  void all_reduce(std::span<void* const> data) {
+    const TimePoint began = Clock::now();
+    require_sealed("all_reduce");
+    if (data.size() != parameters_.size())
+      throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " + std::to_string(parameters_.size()) +
+                " parameters");
+    for (BucketId id = 0; id < buckets_.size(); ++id) {
+      Bucket& bucket = buckets_[id];
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
+      begin(id, bucket.pointers, false);
+    }
+    for (Bucket& bucket : buckets_) finish(bucket);
+    step_.blocked_seconds += seconds_since(began);
+    for (const Bucket& bucket : buckets_) require_finite(bucket);
+  }
+
+  /// Reduces all parameters, fp32, lying one behind the other in order of addition.
+  void all_reduce(std::span<float> gradient) {
+    flat_.resize(parameters_.size());
+    std::size_t at = 0;
+    for (ParameterId id = 0; id < parameters_.size(); ++id) {
+      if (parameters_[id].type != ElementType::f32)
+        throw bad("all_reduce: \"" + parameters_[id].name + "\" is " + std::string(to_string(parameters_[id].type)) + ", not fp32");
+      flat_[id] = gradient.data() + at;
+      at += parameters_[id].count;
+    }
+    if (at != gradient.size())
+      throw bad("all_reduce: got " + std::to_string(gradient.size()) + " elements for parameters of " + std::to_string(at));
+    all_reduce(flat_);
+  }
+
+  /// Ends the step and keeps its residuals. Returns false where the policy skips the step, which then was rolled back on every
+  /// rank alike: the optimizer must not use the gradients.
+  bool commit() {
+    require_idle("commit");
+    if (options_.nonfinite == NonFinitePolicy::skip_step && step_.nonfinite != 0) {
+      end_step(false);
+      return false;
+    }
+    end_step(true);
+    return true;
+  }
+
+  /// Ends the step as if it had not happened: residuals are those of the last commit. Every rank must do the same. Throws
+  /// Error(unsupported) without SessionOptions::rollback.
+  void rollback() {
+    require_idle("rollback");
+    if (options_.error_feedback && !memory_.can_roll_back())
+      throw Error(Errc::unsupported, where() + "rollback: the Session was made with rollback = false");
+    end_step(false);
+  }
+
+  int rank() const noexcept { return transport_->rank(); }
+  int size() const noexcept { return transport_->size(); }
+  const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
+  std::size_t buckets() const noexcept { return buckets_.size(); }
+  const BucketPlan& bucket_plan(BucketId id) const { return buckets_.at(id).plan; }
+  std::uint64_t steps() const noexcept { return steps_; }
+
+  /// Of the reductions since the last commit or rollback that were waited for.
+  const StepStatistics& step_statistics() const noexcept { return step_; }
+  /// Of the last step that ended, and of all that ended.
+  const StepStatistics& last_step() const noexcept { return last_step_; }
+  const StepStatistics& total() const noexcept { return total_; }
+  /// Of the last reduction of a bucket that was waited for.
+  const Statistics& bucket_statistics(BucketId id) const { return buckets_.at(id).last; }
+  /// Memory for residuals in bytes.
+  std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
+  /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in a bucket
+  /// lost (in the order of its shares). Empty where nothing can be lost.
+  std::span<const float> sender_residual(ParameterId id) const {
+    return has_residual(id) ? memory_.committed(sender_region_.at(id)) : std::span<const float>{};
+  }
+  std::span<const float> owner_residual(BucketId id) const {
+    return buckets_.at(id).has_owner_residual ? memory_.committed(buckets_.at(id).owner_region) : std::span<const float>{};
+  }
+
+  /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm and
+  /// bytes. Equal on all ranks; this is what `seal` compares.
+  std::string description() const {
+    std::string text = "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
+                       "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
+                       (options_.error_feedback ? "on" : "off") + "\nnon-finite policy " +
+                       std::to_string(static_cast<int>(options_.nonfinite)) + "\n";
+    for (ParameterId id = 0; id < parameters_.size(); ++id) {
+      const Parameter& p = parameters_[id];
+      text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";
+      for (std::size_t d = 0; d < p.shape.size(); ++d) text += (d ? "," : "") + std::to_string(p.shape[d]);
+      text += "] " + std::string(to_string(p.type)) + " " + options_.policy.choose(p, options_.codec).spec() + "\n";
+    }
+    for (BucketId id = 0; id < buckets_.size(); ++id) {
+      const Bucket& bucket = buckets_[id];
+      text += "bucket " + std::to_string(id) + " of parameters";
+      for (const ParameterId p : bucket.parameters) text += " " + std::to_string(p);
+      text += ": " + std::string(to_string(bucket.plan.algorithm)) + ", " + std::to_string(bucket.plan.chunks.size()) + " chunks, " +
+              std::to_string(bucket.plan.wire_bytes(0)) + " bytes from rank 0\n";
+    }
+    return text;
+  }
+
+ private:
+  friend class Handle;
+  static constexpr BucketId kNoBucket = static_cast<BucketId>(-1);
+
+  struct Bucket {
+    std::vector<ParameterId> parameters;
+    std::vector<PlannedParameter> planned;
+    BucketPlan plan;
+    std::vector<void*> pointers;
+    std::vector<Residual> senders;
+    ErrorMemory::Region owner_region = 0;
+    bool has_owner_residual = false;
+    std::unique_ptr<Reduction> reduction;
+    mutable Engine::Operation operation;
+    std::uint32_t sequence = 0;  // reductions begun
+    bool started = false;        // begun and not yet waited for
+    Statistics last;
+  };
+
+  static double seconds_since(TimePoint began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
+
+  std::string where() const { return "rank " + std::to_string(transport_->rank()) + ": "; }
+  Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where() + what); }
+  void require_open_for(const char* call) const {
+    if (engine_) throw bad(std::string(call) + ": the Session is sealed");
+  }
+  void require_sealed(const char* call) const {
+    if (!engine_) throw bad(std::string(call) + ": call seal() first");
+    engine_->require_open();
+  }
+  void require_idle(const char* call) const {
+    require_sealed(call);
+    for (const Bucket& bucket : buckets_)
+      if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
+  }
+
+  bool has_residual(ParameterId id) const { return options_.error_feedback && sender_region_.at(id) != kNoBucket; }
+
+  void fill_buckets() {
+    std::vector<ParameterId> open;
+    std::size_t bytes = 0;
+    const auto close = [&] {
+      if (!open.empty()) add_bucket(open);
+      open.clear();
+      bytes = 0;
+    };
+    for (ParameterId id = 0; id < parameters_.size(); ++id) {
+      if (bucket_of_[id] != kNoBucket) continue;
+      const std::size_t size = parameters_[id].count * element_bytes(parameters_[id].type);
+      if (bytes != 0 && bytes + size > options_.bucket_bytes) close();
+      open.push_back(id);
+      bytes += size;
+    }
+    close();
+    for (const Bucket& bucket : buckets_)
+      if (bucket.parameters.empty()) throw bad("seal: a bucket has no parameters");
+    sender_region_.assign(parameters_.size(), kNoBucket);
+  }
+
+  void plan(Bucket& bucket) {
+    for (const ParameterId id : bucket.parameters) {
+      const Parameter& parameter = parameters_[id];
+      auto coder = options_.policy.choose(parameter, options_.codec).coder(parameter.type);
+      if (options_.error_feedback && !coder->lossless(parameter.type)) sender_region_[id] = memory_.add(parameter.count);
+      bucket.planned.push_back({parameter.count, parameter.type, std::move(coder)});
+    }
+    bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
+    bucket.pointers.resize(bucket.parameters.size());
+    bucket.senders.resize(bucket.parameters.size());
+    const bool two_shot = bucket.plan.algorithm == Algorithm::two_shot;
+    const std::size_t owned = two_shot ? bucket.plan.owned[static_cast<std::size_t>(transport_->rank())] : 0;
+    bucket.has_owner_residual = options_.error_feedback && owned != 0;
+    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
+  }
+
+  Handle begin(BucketId id, std::span<void* const> data, bool background) {
+    require_sealed("start");
+    if (id >= buckets_.size()) throw bad("start: there is no bucket " + std::to_string(id));
+    Bucket& bucket = buckets_[id];
+    if (bucket.started) throw bad("start: " + bucket.operation.name + " is under way");
+    if (data.size() != bucket.parameters.size())
+      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " + std::to_string(bucket.parameters.size()) +
+                " parameters of " + bucket.operation.name);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const ParameterId parameter = bucket.parameters[i];
+      if (data[i] == nullptr && parameters_[parameter].count != 0)
+        throw bad("start: the pointer for \"" + parameters_[parameter].name + "\" is null");
+      bucket.pointers[i] = data[i];
+    }
+    for (std::size_t i = 0; i < data.size(); ++i)
+      bucket.senders[i] = has_residual(bucket.parameters[i]) ? memory_.open(sender_region_[bucket.parameters[i]]) : Residual{};
+    const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
+    bucket.reduction->begin({bucket.pointers, bucket.senders, owner, steps_, bucket.sequence});
+    engine_->start(bucket.operation, background);
+    bucket.started = true;
+    return {*this, id, ++bucket.sequence};
+  }
+
+  void finish(Bucket& bucket) {
+    engine_->wait(bucket.operation);
+    if (!bucket.started) return;
+    bucket.started = false;
+    bucket.last = bucket.operation.statistics;
+    static_cast<Statistics&>(step_) += bucket.last;
+  }
+
+  void require_finite(const Bucket& bucket) const {
+    if (options_.nonfinite == NonFinitePolicy::error && bucket.last.nonfinite != 0)
+      throw Error(Errc::nonfinite, where() + bucket.operation.name + " held " + std::to_string(bucket.last.nonfinite) +
+                                       " non-finite elements, counted over all ranks; roll the step back");
+  }
+
+  void end_step(bool keep) {
+    keep ? memory_.commit() : memory_.rollback();
+    ++steps_;
+    step_.step_seconds = seconds_since(step_began_);
+    step_began_ = Clock::now();
+    static_cast<Statistics&>(total_) += step_;
+    total_.step_seconds += step_.step_seconds;
+    last_step_ = std::exchange(step_, {});
+  }
+
+  std::shared_ptr<Transport> transport_;
+  SessionOptions options_;
+  std::uint32_t channel_;
+  std::vector<Parameter> parameters_;
+  std::vector<BucketId> bucket_of_;
+  std::vector<ErrorMemory::Region> sender_region_;  // kNoBucket: cannot lose anything
+  ErrorMemory memory_;
+  std::uint64_t fingerprint_ = 0;
+  std::uint64_t steps_ = 0;
+  TimePoint step_began_;
+  StepStatistics step_, last_step_, total_;
+  std::vector<void*> flat_;
+  std::deque<Bucket> buckets_;
+  std::unique_ptr<Engine> engine_;  // last: stops before what it works on goes away
+};
+
+inline void Handle::wait() {
+  const TimePoint began = Clock::now();
+  Session::Bucket& bucket = session_->buckets_[bucket_];
+  if (bucket.sequence != sequence_) return;  // a later reduction of the bucket is under way, so this one was waited for
+  session_->finish(bucket);
+  session_->step_.blocked_seconds += Session::seconds_since(began);
+  session_->require_finite(bucket);
+}
+
+}  // namespace tightwire

@@ -1,0 +1,11 @@
+#pragma once
+#include <tightwire/agreement.hpp>
+#include <tightwire/codec.hpp>
+#include <tightwire/error.hpp>
+#include <tightwire/local_transport.hpp>
+#include <tightwire/policy.hpp>
+#include <tightwire/rendezvous.hpp>
+#include <tightwire/session.hpp>
+#include <tightwire/transport.hpp>
+#include <tightwire/ucx.hpp>
+#include <tightwire/version.hpp>
