@@ -1,0 +1,97 @@
+#include "round_table.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tightwire::ucx {
+
+Round& RoundTable::open() {
+  if (free_rounds_ == nullptr) {
+    Round& added = rounds_.emplace_back();
+    added.slot = static_cast<std::uint32_t>(rounds_.size() - 1);
+    free_rounds_ = &added;
+  }
+  Round& round = *free_rounds_;
+  free_rounds_ = std::exchange(round.next_free, nullptr);
+  ++round.generation;
+  round.in_use = true;
+  return round;
+}
+
+Request& RoundTable::add(Round& round, const Message& message) {
+  if (free_requests_ == nullptr) free_requests_ = &requests_.emplace_back();
+  Request& request = *free_requests_;
+  free_requests_ = request.next;
+  request = {.table = this,
+             .round = &round,
+             .next = round.first,
+             .ucx = nullptr,
+             .kind = message.kind,
+             .peer = message.peer,
+             .tag = message.tag,
+             .bytes = message.bytes,
+             .state = Request::State::under_way};
+  round.first = &request;
+  ++round.incomplete;
+  ++incomplete_;
+  return request;
+}
+
+Ticket RoundTable::ticket(const Round& round) noexcept {
+  return Ticket{round.generation} << 32 | (Ticket{round.slot} + 1);
+}
+
+const Round* RoundTable::find(Ticket ticket) const noexcept {
+  const std::uint64_t slot = (ticket & 0xFFFF'FFFFU) - 1;
+  if (slot >= rounds_.size()) return nullptr;
+  const Round& round = rounds_[slot];
+  return round.in_use && round.generation == ticket >> 32 ? &round : nullptr;
+}
+
+Round* RoundTable::find(Ticket ticket) noexcept { return const_cast<Round*>(std::as_const(*this).find(ticket)); }
+
+void RoundTable::close(Round& round) noexcept {
+  while (round.first != nullptr) {
+    Request& request = *std::exchange(round.first, round.first->next);
+    request.next = std::exchange(free_requests_, &request);
+  }
+  round.in_use = false;
+  round.next_free = std::exchange(free_rounds_, &round);
+}
+
+void RoundTable::complete(Request& request) noexcept {
+  request.state = Request::State::complete;
+  --request.round->incomplete;
+  --incomplete_;
+  ++completed_;
+}
+
+void RoundTable::fail(Request& request, std::size_t received_bytes, ucs_status_t status) noexcept {
+  request.state = Request::State::failed;
+  if (!failure_)
+    failure_ = MessageFailure{.kind = request.kind,
+                              .peer = request.peer,
+                              .tag = request.tag,
+                              .expected_bytes = request.bytes,
+                              .received_bytes = received_bytes,
+                              .status = status};
+}
+
+void RoundTable::cancel_receives(ucp_worker_h worker) noexcept {
+  for (Request& request : requests_)
+    if (request.ucx != nullptr && request.kind == Message::Kind::receive) ucp_request_cancel(worker, request.ucx);
+}
+
+std::string RoundTable::waiting_for(const Round& round) {
+  std::vector<int> peers;
+  for (const Request* request = round.first; request != nullptr; request = request->next)
+    if (request->state != Request::State::complete) peers.push_back(request->peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  std::string text;
+  for (const int peer : peers) text += (text.empty() ? "" : ", ") + std::to_string(peer);
+  return text;
+}
+
+}  // namespace tightwire::ucx

@@ -1,0 +1,293 @@
+#include "ucx_transport.hpp"
+
+#include <algorithm>
+
+#include "checksum.hpp"
+#include "error_text.hpp"
+
+namespace tightwire::ucx {
+namespace {
+
+constexpr int kTagBits = 48;
+
+/// A UCP tag is the sender's rank and the tag of the message, so that equal tags of two senders do not meet.
+std::uint64_t wire_tag(int sender, std::uint64_t tag) noexcept { return std::uint64_t(sender) << kTagBits | tag; }
+
+/// How long UCX's word of a lost peer waits for Membership's, which knows the reason.
+constexpr std::chrono::milliseconds kReasonGrace{100};
+
+constexpr std::uint64_t kHello = 0x7477'7563'7821'0001;  ///< first word between two ranks: also the byte order
+
+}  // namespace
+
+UcxTransport::UcxTransport(std::unique_ptr<Membership> membership, std::unique_ptr<Connections> connections,
+                           std::chrono::milliseconds limit)
+    : membership_(std::move(membership)),
+      connections_(std::move(connections)),
+      limit_(limit),
+      rank_(membership_->rank()),
+      size_(membership_->size()) {}
+
+UcxTransport::~UcxTransport() {
+  try {
+    close_in_order();
+  } catch (const std::exception&) {
+    // The transport is shut by now; a destructor has nobody to tell.
+  }
+}
+
+void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
+  {
+    const std::lock_guard lock(mutex_);
+    try {
+      connections_->connect(peers);
+    } catch (const Error& error) {
+      fail(error.code(), error.what(), false);
+    }
+  }
+  std::vector<std::uint64_t> heard(peers.size());
+  std::uint64_t word = kHello;
+  std::vector<Message> round;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto exchange = [&](Message::Kind kind, std::uint64_t& place) {
+      round.push_back({.kind = kind,
+                       .peer = peer,
+                       .tag = (std::uint64_t{1} << kTagBits) - 1,
+                       .data = reinterpret_cast<std::byte*>(&place),
+                       .bytes = sizeof(place)});
+    };
+    exchange(Message::Kind::receive, heard[static_cast<std::size_t>(peer)]);
+    exchange(Message::Kind::send, word);
+  }
+  const Ticket ticket = post(round);
+  while (!done(ticket)) {
+    if (Clock::now() >= until) {
+      const std::string silent = waiting_for(ticket);
+      const std::lock_guard lock(mutex_);
+      fail(Errc::timeout, "rank " + std::to_string(rank_) + " could not connect over UCX in time to ranks " + silent,
+           false);
+    }
+    idle(until);
+  }
+  const std::lock_guard lock(mutex_);
+  for (std::size_t peer = 0; peer < heard.size(); ++peer)
+    if (static_cast<int>(peer) != rank_ && heard[peer] != kHello)
+      fail(Errc::corrupt, "rank " + std::to_string(peer) + " greeted with something else than tightwire's word", false);
+  description_ = "ucx " + version() + ": " + connections_->describe();
+}
+
+void UcxTransport::attach(std::span<std::byte> memory) {
+  if (memory.empty()) return;
+  const std::lock_guard lock(mutex_);
+  require_open();
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  params.address = memory.data();
+  params.length = memory.size();
+  Attachment attachment{.memory = memory, .handle = nullptr};
+  attachments_.reserve(attachments_.size() + 1);
+  const ucs_status_t status = ucp_mem_map(connections_->context(), &params, &attachment.handle);
+  if (status != UCS_OK)
+    fail(Errc::transport,
+         "ucx: registering " + std::to_string(memory.size()) + " bytes: " + status_text(status) +
+             " (is the limit on locked memory, `ulimit -l`, at least that large?)",
+         false);
+  attachments_.push_back(attachment);
+}
+
+void UcxTransport::detach(std::span<std::byte> memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(attachments_.begin(), attachments_.end(), [&](const Attachment& attachment) {
+    return attachment.memory.data() == memory.data() && attachment.memory.size() == memory.size();
+  });
+  if (found == attachments_.end()) return;
+  ucp_mem_unmap(connections_->context(), found->handle);
+  attachments_.erase(found);
+}
+
+void UcxTransport::require_valid(std::span<const Message> round) const {
+  for (const Message& message : round) {
+    const auto refuse = [&](const std::string& what) {
+      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": message to or from rank " +
+                                              std::to_string(message.peer) + ": " + what);
+    };
+    if (message.peer < 0 || message.peer >= size_ || message.peer == rank_)
+      refuse("no such peer among " + std::to_string(size_) + " ranks");
+    if (message.tag >> kTagBits != 0) refuse("tag " + std::to_string(message.tag) + " has more than 48 bits");
+    if (message.data == nullptr && message.bytes != 0) refuse("null data of " + std::to_string(message.bytes) + " bytes");
+  }
+}
+
+Ticket UcxTransport::post(std::span<const Message> messages) {
+  require_valid(messages);
+  const std::lock_guard lock(mutex_);
+  require_open();
+  if (messages.empty()) return 0;
+  Round& round = table_.open();
+  // Receives first: what arrives meanwhile then finds its place and is not stored in between.
+  for (const Message& message : messages)
+    if (message.kind == Message::Kind::receive) receive(table_.add(round, message), message);
+  for (const Message& message : messages)
+    if (message.kind == Message::Kind::send) send(table_.add(round, message), message);
+  return RoundTable::ticket(round);
+}
+
+void UcxTransport::send(Request& request, const Message& message) {
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = &UcxTransport::on_sent;
+  params.user_data = &request;
+  void* const ucx = ucp_tag_send_nbx(connections_->endpoint(message.peer), message.data, message.bytes,
+                                     wire_tag(rank_, message.tag), &params);
+  if (ucx == nullptr)
+    table_.complete(request);
+  else if (UCS_PTR_IS_ERR(ucx))
+    table_.fail(request, 0, UCS_PTR_STATUS(ucx));
+  else
+    request.ucx = ucx;
+}
+
+void UcxTransport::receive(Request& request, const Message& message) {
+  ucp_request_param_t params{};
+  // UCX 1.13 tells the length of a message that is there already only through the callback, hence NO_IMM_CMPL.
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | unsigned{UCP_OP_ATTR_FLAG_NO_IMM_CMPL};
+  params.cb.recv = &UcxTransport::on_received;
+  params.user_data = &request;
+  void* const ucx = ucp_tag_recv_nbx(connections_->worker(), message.data, message.bytes,
+                                     wire_tag(message.peer, message.tag), ~std::uint64_t{0}, &params);
+  if (UCS_PTR_IS_ERR(ucx))
+    table_.fail(request, 0, UCS_PTR_STATUS(ucx));
+  else if (request.state == Request::State::under_way)
+    request.ucx = ucx;
+}
+
+void UcxTransport::on_sent(void* ucx, ucs_status_t status, void* argument) noexcept {
+  Request& request = *static_cast<Request*>(argument);
+  request.ucx = nullptr;
+  if (status == UCS_OK)
+    request.table->complete(request);
+  else
+    request.table->fail(request, 0, status);
+  ucp_request_free(ucx);
+}
+
+void UcxTransport::on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                               void* argument) noexcept {
+  Request& request = *static_cast<Request*>(argument);
+  request.ucx = nullptr;
+  settle_receive(request, status, info->length);
+  ucp_request_free(ucx);
+}
+
+void UcxTransport::settle_receive(Request& request, ucs_status_t status, std::size_t bytes) noexcept {
+  if (status == UCS_OK && bytes == request.bytes)
+    request.table->complete(request);
+  else
+    request.table->fail(request, bytes, status == UCS_OK ? UCS_ERR_MESSAGE_TRUNCATED : status);
+}
+
+bool UcxTransport::done(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  if (ticket == 0) return true;
+  Round* const round = table_.find(ticket);
+  if (round == nullptr)
+    throw Error(Errc::invalid_argument, "ticket " + std::to_string(ticket) + " is spent or was never given out");
+  if (round->incomplete != 0) progress();
+  if (round->incomplete != 0) return false;
+  table_.close(*round);
+  return true;
+}
+
+std::string UcxTransport::waiting_for(Ticket ticket) const {
+  const std::lock_guard lock(mutex_);
+  const Round* const round = table_.find(ticket);
+  return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
+}
+
+std::uint64_t UcxTransport::checksum(std::span<const std::byte> payload) const noexcept {
+  return std::max<std::uint64_t>(hash(payload), 1);  // 0 would say that there is no checksum
+}
+
+void UcxTransport::require_open() const {
+  if (failure_) throw Error(*failure_);
+}
+
+void UcxTransport::require_healthy() {
+  if (table_.failure() || connections_->failure()) [[unlikely]]
+    act_on_failure();
+  if (const auto loss = membership_->loss()) [[unlikely]]
+    fail(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason, true);
+}
+
+void UcxTransport::act_on_failure() {
+  if (const auto& failed = table_.failure(); failed && failed->status == UCS_ERR_MESSAGE_TRUNCATED)
+    fail(Errc::corrupt,
+         "frame from rank " + std::to_string(failed->peer) + " with tag " + std::to_string(failed->tag) +
+             ": expected " + std::to_string(failed->expected_bytes) + " bytes, got " +
+             std::to_string(failed->received_bytes),
+         false);
+  if (!suspicion_) {
+    const auto& endpoint = connections_->failure();
+    const auto& message = table_.failure();
+    suspicion_ = endpoint ? Suspicion{endpoint->peer, endpoint->status, Clock::now()}
+                          : Suspicion{message->peer, message->status, Clock::now()};
+  }
+  if (Clock::now() - suspicion_->since < kReasonGrace || membership_->loss()) return;
+  fail(Errc::peer_lost,
+       "rank " + std::to_string(suspicion_->peer) + " lost: its connection failed (" +
+           status_text(suspicion_->status) + ")",
+       false);
+}
+
+void UcxTransport::fail(Errc code, const std::string& message, bool is_known_to_peers) {
+  if (!is_known_to_peers) membership_->give_up(message);
+  shut(code, message);
+  throw Error(*failure_);
+}
+
+void UcxTransport::shut(Errc code, const std::string& message) {
+  failure_.emplace(code, message);
+  table_.cancel_receives(connections_->worker());
+  for (const Attachment& attachment : attachments_) ucp_mem_unmap(connections_->context(), attachment.handle);
+  attachments_.clear();
+  connections_->drop();
+  news_.announce();
+}
+
+void UcxTransport::abort(std::string_view reason) noexcept {
+  membership_->give_up(reason);
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  try {
+    shut(Errc::peer_lost, "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
+  } catch (const std::exception&) {
+    connections_->drop();  // out of memory for the text
+  }
+}
+
+void UcxTransport::close_in_order() {
+  std::unique_lock lock(mutex_);
+  if (failure_) return;
+  ucp_worker_progress(connections_->worker());
+  if (const std::size_t count = table_.incomplete_count(); count != 0) {
+    lock.unlock();
+    abort("it closed its transport with " + std::to_string(count) + " messages unfinished");
+    return;
+  }
+  const TimePoint until = Clock::now() + limit_;
+  const auto left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()); };
+  // Peers may still wait for our last messages, which UCX may still hold; once flushed they need no help from us.
+  const bool is_flushed = connections_->flush(until, [this] { return membership_->loss().has_value(); });
+  if (is_flushed) membership_->leave(std::max(left(), std::chrono::milliseconds{1}));
+  for (const Attachment& attachment : attachments_) ucp_mem_unmap(connections_->context(), attachment.handle);
+  attachments_.clear();
+  if (is_flushed && !membership_->loss())
+    connections_->close(until);
+  else
+    connections_->drop();
+}
+
+}  // namespace tightwire::ucx

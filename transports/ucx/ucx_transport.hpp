@@ -1,0 +1,85 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tightwire/rendezvous.hpp>
+#include <tightwire/transport.hpp>
+
+#include "connections.hpp"
+#include "news.hpp"
+#include "round_table.hpp"
+
+namespace tightwire::ucx {
+
+/// Tagged messages over one UCP worker behind one mutex. UCX moves the bytes; Membership tells who died.
+class UcxTransport final : public Transport {
+ public:
+  /// `limit` bounds the collective close in the destructor.
+  UcxTransport(std::unique_ptr<Membership> membership, std::unique_ptr<Connections> connections,
+               std::chrono::milliseconds limit);
+  ~UcxTransport() override;
+
+  /// Makes the endpoints and exchanges a word with every peer over them, so that no later call connects lazily.
+  /// Throws Error(timeout) listing who did not answer.
+  void connect(const std::vector<Peer>& peers, TimePoint until);
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  std::string describe() const override { return description_; }
+  void attach(std::span<std::byte> memory) override;
+  void detach(std::span<std::byte> memory) noexcept override;
+  Ticket post(std::span<const Message> round) override;
+  bool done(Ticket ticket) override;
+  void idle(TimePoint until) override;
+  void wake() noexcept override { news_.announce(); }
+  std::string waiting_for(Ticket ticket) const override;
+  void abort(std::string_view reason) noexcept override;
+  std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override;
+
+ private:
+  struct Attachment {
+    std::span<std::byte> memory;
+    ucp_mem_h handle;
+  };
+  struct Suspicion {
+    int peer;
+    ucs_status_t status;
+    TimePoint since;
+  };
+
+  void require_valid(std::span<const Message> round) const;
+  void send(Request& request, const Message& message);
+  void receive(Request& request, const Message& message);
+  static void on_sent(void* ucx, ucs_status_t status, void* request) noexcept;
+  static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* request) noexcept;
+  static void settle_receive(Request& request, ucs_status_t status, std::size_t bytes) noexcept;
+
+  void require_open() const;
+  void progress();
+  void require_healthy();
+  void act_on_failure();
+  bool sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until);
+  [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
+  void shut(Errc code, const std::string& message);
+  void close_in_order();
+
+  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<Connections> connections_;
+  const std::chrono::milliseconds limit_;
+  const int rank_;
+  const int size_;
+  std::string description_ = "ucx";
+  News news_;
+
+  mutable std::mutex mutex_;  // everything below, and every call of UCX
+  RoundTable table_;
+  std::vector<Attachment> attachments_;
+  std::optional<Suspicion> suspicion_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace tightwire::ucx
