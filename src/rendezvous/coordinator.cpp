@@ -1,31 +1,11 @@
-#include <cerrno>
-#include <cstring>
-#include <deque>
-
-#include "address.hpp"
-#include "address_file.hpp"
+#include "doorkeeper.hpp"
 #include "joined.hpp"
-#include "listening.hpp"
-#include "proof.hpp"
-#include "socket.hpp"
 #include "wire.hpp"
 
 namespace tightwire::rendezvous {
 namespace {
 
-/// A stranger may hold a connection this long, and so many of them at once; the eldest goes first.
-constexpr std::chrono::seconds kHandshakeLimit{10};
-constexpr std::size_t kMostPending = 128;
 constexpr std::chrono::milliseconds kFarewellLimit{500};
-
-/// A connection that has not proven the key.
-struct Pending {
-  Channel channel;
-  TimePoint until;
-  std::string from;
-  Transcript transcript;
-  bool settled = false;
-};
 
 struct Member {
   Channel channel;
@@ -40,7 +20,7 @@ class Coordinator {
   explicit Coordinator(const JoinRequest& request)
       : request_(request),
         size_(static_cast<std::size_t>(request.rendezvous.size)),
-        listening_(listen_for_ranks(request)),
+        doorkeeper_(request),
         members_(size_),
         blobs_(size_) {
     members_[0].present = members_[0].has_blob = true;
@@ -60,120 +40,65 @@ class Coordinator {
 
  private:
   void step();
-  void serve_listener();
-  void serve(Pending& pending);
-  void on_hello(Pending& pending, const Frame& frame);
-  void on_proof(Pending& pending, const Frame& frame);
-  void admit(Pending& pending, std::size_t rank, std::string origin);
-  void refuse(Pending& pending, const Introduction& hello, const std::string& origin);
-  std::string mismatch(const Introduction& hello, const std::string& origin) const;
-  void drop(Pending& pending, const std::string& why);
+  void judge(Newcomer& newcomer);
+  std::string mismatch(const Newcomer& newcomer) const;
+  void announce_arrival(std::size_t rank);
   void serve(std::size_t rank);
   void on_frame(std::size_t rank, Frame frame);
-  void announce_arrival(std::size_t rank);
-  [[noreturn]] void throw_timeout() const;
   std::string attendance() const;
   void tell_everyone(const Error& error) noexcept;
   Joined hand_out();
 
   const JoinRequest& request_;
   std::size_t size_;
-  Listening listening_;
+  Doorkeeper doorkeeper_;
   std::vector<Member> members_;
   std::vector<std::string> blobs_;
-  std::deque<Pending> pending_;
   std::vector<Channel> refused_;
   std::size_t missing_blobs_ = size_ - 1;
-  std::size_t dropped_ = 0;
-  std::string last_dropped_;
 };
 
 void Coordinator::step() {
-  if (Clock::now() >= request_.deadline) throw_timeout();
-  TimePoint until = request_.deadline;
-  std::vector<pollfd> polled{{listening_.socket.get(), POLLIN, 0}};
-  for (const Pending& pending : pending_) {
-    until = std::min(until, pending.until);
-    polled.push_back({pending.channel.descriptor(), POLLIN, 0});
+  if (Clock::now() >= request_.deadline) {
+    throw Error(Errc::timeout, attendance() + " (after " + std::to_string(request_.rendezvous.timeout.count()) +
+                                   " ms; rank 0 listens at " + doorkeeper_.where() + ")");
   }
+  TimePoint until = request_.deadline;
+  std::vector<pollfd> polled;
   for (const Member& member : members_) {
     const int events = member.channel.has_output() ? POLLIN | POLLOUT : POLLIN;
     polled.push_back({member.channel.descriptor(), static_cast<short>(events), 0});  // -1, of absent ones, is skipped
   }
-  poll_until(polled.data(), polled.size(), until);
-  const std::size_t pending_count = pending_.size();
+  doorkeeper_.prepare(polled, until);
+  if (poll_until(polled.data(), polled.size(), until) < 0) return;
   for (std::size_t rank = 1; rank < size_; ++rank) {
-    if (polled[1 + pending_count + rank].revents != 0) serve(rank);
+    if (polled[rank].revents != 0) serve(rank);
   }
-  for (std::size_t i = 0; i < pending_count; ++i) {
-    if (polled[1 + i].revents != 0) serve(pending_[i]);
-    if (!pending_[i].settled && Clock::now() >= pending_[i].until) drop(pending_[i], "said nothing for too long");
-  }
-  std::erase_if(pending_, [](const Pending& pending) { return pending.settled; });
-  if (polled[0].revents != 0) serve_listener();
+  for (Newcomer& newcomer : doorkeeper_.serve(polled.data() + size_)) judge(newcomer);
 }
 
-void Coordinator::serve_listener() {
-  for (std::size_t taken = 0; taken < kMostPending; ++taken) {
-    SocketAddress from;
-    Descriptor socket = accept_connection(listening_.socket, from);
-    if (!socket) {
-      const bool exhausted = errno == EMFILE || errno == ENFILE;
-      if (!exhausted) return;
-      if (pending_.empty()) {
-        throw Error(Errc::transport, "rank 0 cannot accept a connection: " + std::string(std::strerror(errno)) +
-                                         " (errno " + std::to_string(errno) + "; see ulimit -n); " + attendance());
-      }
-      pending_.pop_front();
-      continue;
-    }
-    configure_connection(socket, request_.rendezvous.timeout);
-    if (pending_.size() >= kMostPending) pending_.pop_front();
-    pending_.push_back({Channel(std::move(socket), kHandshakeBytes), Clock::now() + kHandshakeLimit, from.text(), {}});
+void Coordinator::judge(Newcomer& newcomer) {
+  const Verdict verdict{Errc::ok, mismatch(newcomer)};
+  if (!verdict.text.empty()) {
+    const Error error(Errc::mismatch, verdict.text);
+    newcomer.channel.send(FrameType::verdict,
+                          encode_verdict(doorkeeper_.key(), newcomer.transcript, {error.code(), verdict.text}));
+    refused_.push_back(std::move(newcomer.channel));
+    throw error;
   }
+  newcomer.channel.send(FrameType::verdict, encode_verdict(doorkeeper_.key(), newcomer.transcript, verdict));
+  newcomer.channel.set_limit(kBlobBytes);
+  Member& member = members_[newcomer.hello.rank];
+  member.channel = std::move(newcomer.channel);
+  member.origin = std::move(newcomer.origin);
+  member.present = true;
+  announce_arrival(newcomer.hello.rank);
 }
 
-void Coordinator::serve(Pending& pending) {
-  pending.channel.flush();
-  pending.channel.receive();
-  while (!pending.settled) {
-    const auto frame = pending.channel.next();
-    if (!frame) break;
-    if (frame->type == FrameType::hello && pending.transcript.hello.empty()) {
-      on_hello(pending, *frame);
-    } else if (frame->type == FrameType::proof && !pending.transcript.hello.empty()) {
-      on_proof(pending, *frame);
-    } else {
-      drop(pending, "does not speak our protocol");
-    }
-  }
-  if (!pending.settled && pending.channel.ended()) {
-    drop(pending, pending.transcript.hello.empty() ? "does not speak our protocol" : "went away");
-  }
-}
-
-void Coordinator::on_hello(Pending& pending, const Frame& frame) {
-  if (!decode_introduction(frame.body)) return drop(pending, "does not speak our protocol");
-  pending.transcript = {frame.body, encode(introduce(request_))};
-  pending.channel.send(FrameType::welcome, pending.transcript.welcome);
-}
-
-void Coordinator::on_proof(Pending& pending, const Frame& frame) {
-  const auto origin = check_proof(listening_.key, pending.transcript, frame.body);
-  if (!origin) return drop(pending, "does not have our job key");
-  const auto hello = decode_introduction(pending.transcript.hello);
-  if (const std::string text = mismatch(*hello, *origin); !text.empty()) {
-    const Verdict verdict{Errc::mismatch, text};
-    pending.channel.send(FrameType::verdict, encode_verdict(listening_.key, pending.transcript, verdict));
-    refused_.push_back(std::move(pending.channel));
-    pending.settled = true;
-    throw Error(Errc::mismatch, text);
-  }
-  admit(pending, hello->rank, *origin);
-}
-
-std::string Coordinator::mismatch(const Introduction& hello, const std::string& origin) const {
-  const std::string who = "rank " + std::to_string(hello.rank) + " (" + origin + ")";
+/// Why the newcomer cannot be part of this job; empty when it can.
+std::string Coordinator::mismatch(const Newcomer& newcomer) const {
+  const Introduction& hello = newcomer.hello;
+  const std::string who = "rank " + std::to_string(hello.rank) + " (" + newcomer.origin + ")";
   const std::string zero = "rank 0 (" + members_[0].origin + ")";
   if (hello.protocol != request_.protocol) {
     return who + " speaks rendezvous protocol " + std::to_string(hello.protocol) + ", " + zero + " speaks " +
@@ -186,22 +111,10 @@ std::string Coordinator::mismatch(const Introduction& hello, const std::string& 
   if (hello.rank >= size_) {
     return who + " is out of range: " + zero + " expects ranks 0 to " + std::to_string(size_ - 1);
   }
-  if (members_[hello.rank].present) {
-    return "rank " + std::to_string(hello.rank) + " joined twice: from " + members_[hello.rank].origin + " and from " +
-           origin;
-  }
-  return {};
-}
-
-void Coordinator::admit(Pending& pending, std::size_t rank, std::string origin) {
-  pending.channel.send(FrameType::verdict, encode_verdict(listening_.key, pending.transcript, {}));
-  pending.channel.set_limit(kBlobBytes);
-  Member& member = members_[rank];
-  member.channel = std::move(pending.channel);
-  member.origin = std::move(origin);
-  member.present = true;
-  pending.settled = true;
-  announce_arrival(rank);
+  const Member& member = members_[hello.rank];
+  if (!member.present) return {};
+  return "rank " + std::to_string(hello.rank) + " joined twice: from " + member.origin + " and from " +
+         newcomer.origin;
 }
 
 void Coordinator::announce_arrival(std::size_t arrived) {
@@ -215,13 +128,6 @@ void Coordinator::announce_arrival(std::size_t arrived) {
     if (rank != 0 && rank != arrived) members_[rank].channel.send(news);
   }
   members_[arrived].channel.send(FrameType::present, everyone);
-}
-
-void Coordinator::drop(Pending& pending, const std::string& why) {
-  pending.channel.close();
-  pending.settled = true;
-  ++dropped_;
-  last_dropped_ = pending.from + " " + why;
 }
 
 void Coordinator::serve(std::size_t rank) {
@@ -258,24 +164,20 @@ void Coordinator::on_frame(std::size_t rank, Frame frame) {
 
 std::string Coordinator::attendance() const {
   std::vector<bool> present(size_);
-  std::string without_blob;
+  std::vector<int> without_blob;
   for (std::size_t rank = 0; rank < size_; ++rank) {
     present[rank] = members_[rank].present;
-    if (present[rank] && !members_[rank].has_blob) without_blob += " " + std::to_string(rank);
+    if (present[rank] && !members_[rank].has_blob) without_blob.push_back(static_cast<int>(rank));
   }
   std::string text = describe_attendance(present);
-  if (!without_blob.empty()) text += "; data has not come from:" + without_blob;
-  if (dropped_ > 0) text += "; " + std::to_string(dropped_) + " connections refused, the last: " + last_dropped_;
+  if (!without_blob.empty()) text += "; data has not come from " + list_ranks(without_blob);
+  if (const std::string refused = doorkeeper_.describe_refused(); !refused.empty()) text += "; " + refused;
   return text;
-}
-
-void Coordinator::throw_timeout() const {
-  throw Error(Errc::timeout, attendance() + " (after " + std::to_string(request_.rendezvous.timeout.count()) +
-                                 " ms; rank 0 listens at " + listening_.where + ")");
 }
 
 void Coordinator::tell_everyone(const Error& error) noexcept {
   try {
+    doorkeeper_.close();
     const SharedBytes failure = encode_frame(FrameType::failed, encode_failure(error));
     std::vector<Channel*> channels;
     for (Member& member : members_) {
@@ -291,10 +193,8 @@ void Coordinator::tell_everyone(const Error& error) noexcept {
 }
 
 Joined Coordinator::hand_out() {
-  // Nobody may find the old place any more once the first rank can begin to join anew.
-  pending_.clear();
-  listening_.socket.reset();
-  listening_.file.remove();
+  // Before the first rank can be done here and join anew at the same place.
+  doorkeeper_.close();
   std::vector<SharedBytes> frames;
   for (std::size_t rank = 0; rank < size_; ++rank) {
     std::string body;
