@@ -82,9 +82,9 @@ void Doorkeeper::serve(Pending& pending, std::vector<Newcomer>& newcomers) {
       refuse(pending, "does not speak our protocol");
     }
   }
-  if (!pending.settled && pending.channel.ended()) {
-    refuse(pending, pending.transcript.hello.empty() ? "does not speak our protocol" : "went away");
-  }
+  if (pending.settled || !pending.channel.ended()) return;
+  if (pending.transcript.hello.empty()) return refuse(pending, "does not speak our protocol");
+  pending.settled = true;  // a rank whose time was over, or that tries another address
 }
 
 void Doorkeeper::on_hello(Pending& pending, const Frame& frame) {

@@ -63,7 +63,7 @@ class Participant {
   std::size_t received_ = 0;
   std::string key_ = request_.rendezvous.key;
   std::chrono::milliseconds patience_ = kFirstPatience;
-  std::string problem_ = "nobody listens there";
+  std::string problem_;
 };
 
 Channel Participant::reach_rank_zero() {
@@ -86,7 +86,10 @@ std::optional<Channel> Participant::try_every_place() {
       const Address parsed = parse_address("tcp://" + place);
       for (const SocketAddress& target : resolve(parsed.host, parsed.port, request_.deadline)) {
         const TimePoint until = std::min(request_.deadline, Clock::now() + patience_);
-        if (auto channel = try_to_join(target, {request_, key_, until}, problem_)) return channel;
+        std::string problem;
+        if (auto channel = try_to_join(target, {request_, key_, until}, problem)) return channel;
+        // An attempt that the end of our time cut short says less than the one before.
+        if (problem_.empty() || Clock::now() < request_.deadline) problem_ = problem;
       }
     }
   } catch (const Error& error) {
