@@ -1,0 +1,179 @@
+/// All-reduce beside its peers, in one run: every rank runs each contender once per round, figures are medians over rounds
+/// of the slowest rank's time, ratios are medians of the ratios of the same rounds.
+///
+///   mpirun -np 2 --bind-to core all_reduce            beside Open MPI and memcpy, over what UCX chooses
+///   tightwire run -n 2 -- all_reduce --link-mbit 1000 beside the wire's own bound
+#include <CLI/CLI.hpp>
+
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include <fmt/core.h>
+#include <tightwire/tightwire.hpp>
+
+#include "measurement.hpp"
+#include "peer.hpp"
+
+namespace {
+
+using tightwire::Workspace;
+
+struct Options {
+  std::vector<double> sizes_mib = {0.00390625, 0.0625, 1, 4, 25, 100};
+  std::vector<std::string> codecs = {"exact", "int8", "int4"};
+  bool feedback = true;
+  bool rollback = true;
+  int rounds = 15;
+  double link_mbit = 0;
+  bool pin = true;
+  std::size_t share_elements = tightwire::PlanOptions{}.share_elements;
+  bool json = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app{"All-reduce beside memcpy and Open MPI, as ratios in one run"};
+  app.add_option("--sizes", options.sizes_mib, "gradient sizes in MiB of fp32")->delimiter(',');
+  app.add_option("--codecs", options.codecs, "codecs of the Session")->delimiter(',');
+  app.add_flag("!--no-feedback", options.feedback, "without error feedback");
+  app.add_flag("!--no-rollback", options.rollback, "residuals in place, one copy");
+  app.add_option("--rounds", options.rounds, "rounds that count")->check(CLI::Range(3, 1000));
+  app.add_option("--link-mbit", options.link_mbit, "rate of the link in Mbit/s: compare with the time its bytes need");
+  app.add_option("--share-elements", options.share_elements, "PlanOptions::share_elements");
+  app.add_flag("!--no-pin", options.pin, "do not bind ranks to cores");
+  app.add_flag("--json", options.json, "one JSON object per size instead of a table");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+/// A gradient-like buffer: Gaussian, standard deviation 1e-3, another one on each rank.
+Workspace gradient(std::size_t count, int rank) {
+  Workspace memory(count * sizeof(float));
+  std::mt19937 random(static_cast<unsigned>(rank) + 1);
+  std::normal_distribution<float> normal(0.0f, 1e-3f);
+  auto* data = reinterpret_cast<float*>(memory.data());
+  for (std::size_t i = 0; i < count; ++i) data[i] = normal(random);
+  return memory;
+}
+
+/// Time the bytes of a plain all-reduce of `bytes` per rank need on the link.
+double link_seconds(double bytes_sent, double link_mbit) { return bytes_sent * 8 / (link_mbit * 1e6); }
+
+struct Bench {
+  const Options& options;
+  std::shared_ptr<tightwire::Transport> transport;
+  bench::Peer* peer;
+
+  void run_size(double mib) {
+    const auto count = static_cast<std::size_t>(mib * 1024 * 1024 / sizeof(float));
+    const Workspace input = gradient(count, transport->rank());
+    const Workspace output(count * sizeof(float));
+    const auto* in = reinterpret_cast<const float*>(input.data());
+    auto* out = reinterpret_cast<float*>(output.data());
+
+    std::vector<bench::Contender> contenders;
+    contenders.push_back({"memcpy", [&] { std::memcpy(out, in, count * sizeof(float)); }, 0, {}});
+    if (peer != nullptr) contenders.push_back({peer->name(), [&] { peer->all_reduce(in, out, count); }, 0, {}});
+
+    std::vector<std::unique_ptr<tightwire::Session>> sessions;
+    std::vector<Workspace> buffers;
+    buffers.reserve(options.codecs.size());
+    for (const std::string& codec : options.codecs) {
+      tightwire::SessionOptions session_options;
+      session_options.codec = tightwire::parse_codec(codec);
+      session_options.policy.exact_by_default = {};
+      session_options.error_feedback = options.feedback;
+      session_options.rollback = options.rollback;
+      session_options.bucket_bytes = count * sizeof(float);
+      session_options.plan.share_elements = options.share_elements;
+      auto& session = sessions.emplace_back(std::make_unique<tightwire::Session>(transport, session_options));
+      session->add("gradient", {1, static_cast<std::int64_t>(count)});
+      session->seal();
+      auto* data = reinterpret_cast<float*>(buffers.emplace_back(gradient(count, transport->rank())).data());
+      contenders.push_back({codec,
+                            [&session = *session, data, count] {
+                              session.all_reduce(std::span<float>(data, count));
+                              session.commit();
+                            },
+                            session->bucket_plan(0).wire_bytes(transport->rank()),
+                            {}});
+    }
+
+    const bench::ForeignLoad load;
+    const double cpu = bench::own_cpu_seconds();
+    bench::measure(*transport, contenders, options.rounds, mib < 0.5 ? 20 : 1);
+    const auto used = tightwire::gather_values(*transport, static_cast<std::uint64_t>((bench::own_cpu_seconds() - cpu) * 1e6));
+    double own = 0;
+    for (const std::uint64_t microseconds : used) own += static_cast<double>(microseconds) * 1e-6;
+    if (transport->rank() == 0) report(mib, contenders, load.share(own));
+  }
+
+  void report(double mib, const std::vector<bench::Contender>& contenders, double foreign) const {
+    const double bytes = mib * 1024 * 1024;
+    const double exact_bytes = 2.0 * (transport->size() - 1) / transport->size() * bytes;
+    const bench::Contender& copy = contenders[0];
+    const bench::Contender* against = peer != nullptr ? &contenders[1] : nullptr;
+    const auto exact = std::find_if(contenders.begin(), contenders.end(), [](const auto& c) { return c.name == "exact"; });
+    nlohmann::json rows = nlohmann::json::array();
+    if (!options.json)
+      fmt::print("\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", mib,
+                 transport->size(), transport->describe(), 100 * foreign, "", "median us", "best us", "x memcpy",
+                 peer != nullptr ? "vs Open MPI" : "", "vs exact", options.link_mbit > 0 ? "x wire" : "");
+    for (const bench::Contender& c : contenders) {
+      const double sent = c.wire_bytes != 0 ? static_cast<double>(c.wire_bytes) : exact_bytes;
+      nlohmann::json row = {{"name", c.name},
+                            {"median_us", 1e6 * bench::median(c.seconds)},
+                            {"best_us", 1e6 * *std::min_element(c.seconds.begin(), c.seconds.end())},
+                            {"times_memcpy", bench::median_ratio(c.seconds, copy.seconds)}};
+      if (c.wire_bytes != 0) row["sent_bytes"] = c.wire_bytes;
+      if (against != nullptr) row["speedup_over_open_mpi"] = bench::median_ratio(against->seconds, c.seconds);
+      if (exact != contenders.end()) row["speedup_over_exact"] = bench::median_ratio(exact->seconds, c.seconds);
+      if (options.link_mbit > 0 && &c != &copy)
+        row["times_wire_bound"] = bench::median(c.seconds) / link_seconds(sent, options.link_mbit);
+      if (!options.json) print_row(row);
+      rows.push_back(std::move(row));
+    }
+    if (options.json)
+      std::cout << nlohmann::json{{"mib", mib},
+                                  {"ranks", transport->size()},
+                                  {"transport", transport->describe()},
+                                  {"foreign_load", foreign},
+                                  {"feedback", options.feedback},
+                                  {"rollback", options.rollback},
+                                  {"contenders", rows}}
+                << '\n';
+    std::cout << std::flush;
+  }
+
+  static void print_row(const nlohmann::json& row) {
+    const auto cell = [&](const char* key, int digits) {
+      return row.contains(key) ? fmt::format("{:.{}f}", row[key].get<double>(), digits) : std::string();
+    };
+    fmt::print("{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", row["name"].get<std::string>(), cell("median_us", 1),
+               cell("best_us", 1), cell("times_memcpy", 2), cell("speedup_over_open_mpi", 2), cell("speedup_over_exact", 2),
+               cell("times_wire_bound", 3));
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Options options = parse(argc, argv);
+    const auto peer = bench::open_mpi();
+    const std::shared_ptr<tightwire::Transport> transport = tightwire::ucx::open(tightwire::rendezvous::environment());
+    if (options.pin) bench::pin_to_core(transport->rank());
+    Bench bench{options, transport, peer.get()};
+    for (const double mib : options.sizes_mib) bench.run_size(mib);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "all_reduce: " << error.what() << '\n';
+    return 1;
+  }
+}

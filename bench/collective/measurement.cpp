@@ -1,0 +1,60 @@
+#include "measurement.hpp"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace bench {
+namespace {
+
+struct CpuTime {
+  double busy = 0;
+  double total = 0;
+};
+
+CpuTime cpu_time() {
+  std::ifstream stat("/proc/stat");
+  std::string label;
+  stat >> label;
+  CpuTime time;
+  const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
+  double value = 0;
+  for (int field = 0; field < 8 && stat >> value; ++field) {
+    time.total += value * tick;
+    const bool idle = field == 3 || field == 4;
+    if (!idle) time.busy += value * tick;
+  }
+  return time;
+}
+
+}  // namespace
+
+ForeignLoad::ForeignLoad() {
+  const CpuTime now = cpu_time();
+  busy_ = now.busy;
+  total_ = now.total;
+}
+
+double ForeignLoad::share(double own_seconds) const {
+  const CpuTime now = cpu_time();
+  const double total = now.total - total_;
+  return total > 0 ? std::max(0.0, now.busy - busy_ - own_seconds) / total : 0;
+}
+
+double own_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void pin_to_core(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<std::size_t>(core) % static_cast<std::size_t>(sysconf(_SC_NPROCESSORS_ONLN)), &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace bench
