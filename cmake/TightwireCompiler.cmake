@@ -1,0 +1,25 @@
+# How our own targets are compiled. Nothing here is exported: a consumer's flags stay the consumer's.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+  endif()
+  find_program(TIGHTWIRE_CCACHE ccache)
+  mark_as_advanced(TIGHTWIRE_CCACHE)
+  if(TIGHTWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${TIGHTWIRE_CCACHE})
+  endif()
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+# Every public header is compiled by itself: target all_verify_interface_header_sets.
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
+if(TIGHTWIRE_WARNINGS_AS_ERRORS)
+  set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
+endif()
+add_compile_options(-Wall -Wextra -Wconversion -Wshadow)
+# No fused multiply-add where two operations are written, or hosts would round differently.
+add_compile_options(-ffp-contract=off)
