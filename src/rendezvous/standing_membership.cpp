@@ -119,6 +119,11 @@ void StandingMembership::leave(std::chrono::milliseconds limit) noexcept {
 }
 
 void StandingMembership::watch() {
+  {
+    // What came in one piece with the end of joining is read already, and no poll() will tell of it.
+    const std::lock_guard lock(mutex_);
+    for (Peer& peer : peers_) serve(peer);
+  }
   std::vector<pollfd> polled(1 + peers_.size());
   while (wait_for_events(polled)) {
     const std::lock_guard lock(mutex_);
@@ -139,7 +144,7 @@ bool StandingMembership::wait_for_events(std::vector<pollfd>& polled) {
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       const Channel& channel = peers_[i].channel;
       const int events = channel.has_output() ? POLLIN | POLLOUT : POLLIN;
-      polled[i + 1] = {channel.ended() ? -1 : channel.descriptor(), static_cast<short>(events), 0};
+      polled[i + 1] = {channel.descriptor(), static_cast<short>(events), 0};
     }
   }
   while (::poll(polled.data(), polled.size(), -1) < 0 && errno == EINTR) {
@@ -148,7 +153,7 @@ bool StandingMembership::wait_for_events(std::vector<pollfd>& polled) {
 }
 
 void StandingMembership::serve(Peer& peer) {
-  if (peer.channel.ended()) return;
+  if (peer.channel.descriptor() < 0) return;
   peer.channel.flush();
   peer.channel.receive();
   while (const auto frame = peer.channel.next()) on_frame(peer, *frame);

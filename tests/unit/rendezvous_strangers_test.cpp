@@ -149,7 +149,7 @@ TEST(Strangers, ACrowdOfSilentOnesOnlyDelays) {
   const HardLimit limit(20);
   JobUnderWay under_way;
   std::vector<Descriptor> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(connect(under_way.place()));
+  for (int i = 0; i < 200; ++i) silent.push_back(connect(under_way.place()));
   under_way.expect_complete_within(milliseconds(5000));
 }
 

@@ -21,9 +21,9 @@
 namespace tightwire::testing {
 
 using std::chrono::milliseconds;
-using SteadyTime = std::chrono::steady_clock::time_point;
+using SteadyClock = std::chrono::steady_clock;
 
-inline milliseconds since(SteadyTime begin) {
+inline milliseconds since(SteadyClock::time_point begin) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
 }
 
