@@ -2,6 +2,7 @@
 #include <tightwire/agreement.hpp>
 #include <tightwire/codec.hpp>
 #include <tightwire/error.hpp>
+#include <tightwire/host/builtin.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/rendezvous.hpp>
