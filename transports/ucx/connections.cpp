@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kDropLimit{500};
 constexpr std::chrono::milliseconds kCloseLimit{2'000};
+constexpr int kQuietCalls = 16;  ///< of progress without an event, until UCX counts as having nothing left to do
 
 bool never() noexcept { return false; }
 
@@ -116,7 +117,11 @@ void Connections::close(TimePoint until) noexcept {
 
 void Connections::drop() noexcept {
   if (worker() == nullptr) return;
-  close_endpoints(true, Clock::now() + kDropLimit);
+  const TimePoint until = Clock::now() + kDropLimit;
+  close_endpoints(true, until);
+  // UCX finishes such a close, and with it the messages of the endpoint, while it makes progress.
+  for (int quiet = 0; quiet < kQuietCalls && Clock::now() < until;)
+    quiet = ucp_worker_progress(worker()) == 0 ? quiet + 1 : 0;
   worker_.close();
   context_.close();
 }

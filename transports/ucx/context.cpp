@@ -42,7 +42,7 @@ Context::Context(const Options& options, int size) {
   if (status == UCS_ERR_NO_DEVICE)
     throw Error(Errc::unsupported, "ucx: no usable transport; asked for transports '" + options.transports +
                                        "' (empty: UCX_TLS) on devices '" + options.devices +
-                                       "' (empty: UCX_NET_DEVICES)");
+                                       "' (empty: UCX_NET_DEVICES)" + LogCapture::text());
   require_ok(status, "ucp_init");
 }
 

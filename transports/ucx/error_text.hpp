@@ -6,6 +6,8 @@
 
 #include <tightwire/error.hpp>
 
+#include "log_capture.hpp"
+
 namespace tightwire::ucx {
 
 inline std::string status_text(ucs_status_t status) { return ucs_status_string(status); }
@@ -14,7 +16,7 @@ inline std::string status_text(ucs_status_t status) { return ucs_status_string(s
 inline void require_ok(ucs_status_t status, std::string_view action) {
   if (status == UCS_OK) return;
   throw Error(status == UCS_ERR_NO_MEMORY ? Errc::no_memory : Errc::transport,
-              "ucx: " + std::string(action) + ": " + status_text(status));
+              "ucx: " + std::string(action) + ": " + status_text(status) + LogCapture::text());
 }
 
 }  // namespace tightwire::ucx

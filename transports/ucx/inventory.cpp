@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "context.hpp"
+#include "log_capture.hpp"
 
 namespace tightwire::ucx {
 namespace {
@@ -147,6 +148,9 @@ void require_available(const Options& options) {
   });
 }
 
-std::string available_transports() { return transport_names(all_resources()); }
+std::string available_transports() {
+  const LogCapture capture;
+  return transport_names(all_resources());
+}
 
 }  // namespace tightwire::ucx

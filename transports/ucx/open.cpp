@@ -2,6 +2,7 @@
 
 #include "connections.hpp"
 #include "inventory.hpp"
+#include "log_capture.hpp"
 #include "ucx_transport.hpp"
 
 namespace tightwire::ucx {
@@ -23,6 +24,7 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& opt
   if (rendezvous.size > 1 << 16)
     throw Error(Errc::unsupported, "ucx: at most 65536 ranks, got " + std::to_string(rendezvous.size));
   const TimePoint until = Clock::now() + rendezvous.timeout;
+  const LogCapture capture;
   std::unique_ptr<Connections> connections;
   Peer self;
   try {

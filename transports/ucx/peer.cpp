@@ -2,9 +2,10 @@
 
 #include <sys/stat.h>
 
-#include <array>
 #include <fstream>
-#include <limits>
+#include <span>
+
+#include "checksum.hpp"
 
 namespace tightwire::ucx {
 namespace {
@@ -58,6 +59,13 @@ class Reader {
   int rank_;
 };
 
+/// UCX trusts an address blindly, so it must be what was sent.
+void require_intact(std::string_view bytes, int rank) {
+  const std::size_t length = bytes.size() - sizeof(std::uint64_t);
+  if (Reader(bytes.substr(length), rank).number() != hash(std::as_bytes(std::span(bytes.substr(0, length)))))
+    throw Error(Errc::corrupt, "the connection data of rank " + std::to_string(rank) + " was damaged on its way");
+}
+
 }  // namespace
 
 HostIdentity this_host() {
@@ -81,12 +89,14 @@ std::string encode(const Peer& peer) {
   put(out, peer.worker_address);
   put(out, static_cast<std::uint64_t>(peer.failure));
   put(out, peer.failure_text);
+  put(out, hash(std::as_bytes(std::span(out))));
   return out;
 }
 
 Peer decode_peer(std::string_view bytes, int rank) {
   Reader reader(bytes, rank);
   if (reader.text() != kMagic) reader.refuse();
+  require_intact(bytes, rank);
   Peer peer;
   peer.host.boot_id = reader.text();
   peer.host.shm_device = reader.number();
@@ -97,6 +107,7 @@ Peer decode_peer(std::string_view bytes, int rank) {
   if (failure > static_cast<std::uint64_t>(Errc::internal)) reader.refuse();
   peer.failure = static_cast<Errc>(failure);
   peer.failure_text = reader.text();
+  reader.number();  // the checksum
   reader.finish();
   return peer;
 }

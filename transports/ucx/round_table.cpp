@@ -30,6 +30,7 @@ Request& RoundTable::add(Round& round, const Message& message) {
              .kind = message.kind,
              .peer = message.peer,
              .tag = message.tag,
+             .data = message.data,
              .bytes = message.bytes,
              .state = Request::State::under_way};
   round.first = &request;
@@ -54,6 +55,7 @@ Round* RoundTable::find(Ticket ticket) noexcept { return const_cast<Round*>(std:
 void RoundTable::close(Round& round) noexcept {
   while (round.first != nullptr) {
     Request& request = *std::exchange(round.first, round.first->next);
+    request.round = nullptr;
     request.next = std::exchange(free_requests_, &request);
   }
   round.in_use = false;
@@ -76,6 +78,14 @@ void RoundTable::fail(Request& request, std::size_t received_bytes, ucs_status_t
                               .expected_bytes = request.bytes,
                               .received_bytes = received_bytes,
                               .status = status};
+}
+
+bool RoundTable::uses(std::span<const std::byte> memory) const noexcept {
+  const std::byte* const end = memory.data() + memory.size();
+  return std::any_of(requests_.begin(), requests_.end(), [&](const Request& request) {
+    return request.round != nullptr && request.state == Request::State::under_way && request.data < end &&
+           request.data + request.bytes > memory.data();
+  });
 }
 
 void RoundTable::cancel_receives(ucp_worker_h worker) noexcept {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <tightwire/transport.hpp>
@@ -23,6 +24,7 @@ struct Request {
   Message::Kind kind = Message::Kind::send;
   int peer = 0;
   std::uint64_t tag = 0;
+  const std::byte* data = nullptr;
   std::size_t bytes = 0;
   enum class State : std::uint8_t { under_way, complete, failed } state = State::under_way;
 };
@@ -66,6 +68,8 @@ class RoundTable {
   /// Messages completed since the table was made.
   std::uint64_t completed_count() const noexcept { return completed_; }
   std::size_t incomplete_count() const noexcept { return incomplete_; }
+  /// True if a message under way uses some of `memory`.
+  bool uses(std::span<const std::byte> memory) const noexcept;
   /// The first message that failed.
   const std::optional<MessageFailure>& failure() const noexcept { return failure_; }
   /// Asks UCX to drop every receive that no message has met yet.

@@ -38,7 +38,7 @@ UcxTransport::~UcxTransport() {
 
 void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
   {
-    const std::lock_guard lock(mutex_);
+    const Entry entry(mutex_);
     try {
       connections_->connect(peers);
     } catch (const Error& error) {
@@ -64,13 +64,13 @@ void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
   while (!done(ticket)) {
     if (Clock::now() >= until) {
       const std::string silent = waiting_for(ticket);
-      const std::lock_guard lock(mutex_);
+      const Entry entry(mutex_);
       fail(Errc::timeout, "rank " + std::to_string(rank_) + " could not connect over UCX in time to ranks " + silent,
            false);
     }
     idle(until);
   }
-  const std::lock_guard lock(mutex_);
+  const Entry entry(mutex_);
   for (std::size_t peer = 0; peer < heard.size(); ++peer)
     if (static_cast<int>(peer) != rank_ && heard[peer] != kHello)
       fail(Errc::corrupt, "rank " + std::to_string(peer) + " greeted with something else than tightwire's word", false);
@@ -79,7 +79,7 @@ void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
 
 void UcxTransport::attach(std::span<std::byte> memory) {
   if (memory.empty()) return;
-  const std::lock_guard lock(mutex_);
+  const Entry entry(mutex_);
   require_open();
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
@@ -97,13 +97,19 @@ void UcxTransport::attach(std::span<std::byte> memory) {
 }
 
 void UcxTransport::detach(std::span<std::byte> memory) noexcept {
-  const std::lock_guard lock(mutex_);
+  if (is_in_use(memory)) abort("it took away memory that unfinished messages use");
+  const Entry entry(mutex_);
   const auto found = std::find_if(attachments_.begin(), attachments_.end(), [&](const Attachment& attachment) {
     return attachment.memory.data() == memory.data() && attachment.memory.size() == memory.size();
   });
   if (found == attachments_.end()) return;
   ucp_mem_unmap(connections_->context(), found->handle);
   attachments_.erase(found);
+}
+
+bool UcxTransport::is_in_use(std::span<const std::byte> memory) const noexcept {
+  const Entry entry(mutex_);
+  return !failure_ && table_.uses(memory);
 }
 
 void UcxTransport::require_valid(std::span<const Message> round) const {
@@ -121,7 +127,7 @@ void UcxTransport::require_valid(std::span<const Message> round) const {
 
 Ticket UcxTransport::post(std::span<const Message> messages) {
   require_valid(messages);
-  const std::lock_guard lock(mutex_);
+  const Entry entry(mutex_);
   require_open();
   if (messages.empty()) return 0;
   Round& round = table_.open();
@@ -189,12 +195,12 @@ void UcxTransport::settle_receive(Request& request, ucs_status_t status, std::si
 }
 
 bool UcxTransport::done(Ticket ticket) {
-  const std::lock_guard lock(mutex_);
+  const Entry entry(mutex_);
   require_open();
   if (ticket == 0) return true;
   Round* const round = table_.find(ticket);
   if (round == nullptr)
-    throw Error(Errc::invalid_argument, "ticket " + std::to_string(ticket) + " is spent or was never given out");
+    throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never given out");
   if (round->incomplete != 0) progress();
   if (round->incomplete != 0) return false;
   table_.close(*round);
@@ -202,7 +208,7 @@ bool UcxTransport::done(Ticket ticket) {
 }
 
 std::string UcxTransport::waiting_for(Ticket ticket) const {
-  const std::lock_guard lock(mutex_);
+  const Entry entry(mutex_);
   const Round* const round = table_.find(ticket);
   return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
 }
@@ -238,7 +244,7 @@ void UcxTransport::act_on_failure() {
   if (Clock::now() - suspicion_->since < kReasonGrace || membership_->loss()) return;
   fail(Errc::peer_lost,
        "rank " + std::to_string(suspicion_->peer) + " lost: its connection failed (" +
-           status_text(suspicion_->status) + ")",
+           status_text(suspicion_->status) + ")" + LogCapture::text(),
        false);
 }
 
@@ -259,7 +265,7 @@ void UcxTransport::shut(Errc code, const std::string& message) {
 
 void UcxTransport::abort(std::string_view reason) noexcept {
   membership_->give_up(reason);
-  const std::lock_guard lock(mutex_);
+  const Entry entry(mutex_);
   if (failure_) return;
   try {
     shut(Errc::peer_lost, "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
@@ -269,11 +275,11 @@ void UcxTransport::abort(std::string_view reason) noexcept {
 }
 
 void UcxTransport::close_in_order() {
-  std::unique_lock lock(mutex_);
+  Entry entry(mutex_);
   if (failure_) return;
   ucp_worker_progress(connections_->worker());
   if (const std::size_t count = table_.incomplete_count(); count != 0) {
-    lock.unlock();
+    entry.lock.unlock();
     abort("it closed its transport with " + std::to_string(count) + " messages unfinished");
     return;
   }

@@ -10,6 +10,7 @@
 #include <tightwire/transport.hpp>
 
 #include "connections.hpp"
+#include "log_capture.hpp"
 #include "news.hpp"
 #include "round_table.hpp"
 
@@ -51,6 +52,16 @@ class UcxTransport final : public Transport {
     TimePoint since;
   };
 
+  /// Held in every call of UCX: one caller at a time, and UCX's messages kept.
+  class Entry {
+   public:
+    explicit Entry(std::mutex& mutex) : lock(mutex) {}
+    std::unique_lock<std::mutex> lock;
+
+   private:
+    LogCapture capture_;
+  };
+
   void require_valid(std::span<const Message> round) const;
   void send(Request& request, const Message& message);
   void receive(Request& request, const Message& message);
@@ -58,11 +69,12 @@ class UcxTransport final : public Transport {
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* request) noexcept;
   static void settle_receive(Request& request, ucs_status_t status, std::size_t bytes) noexcept;
 
+  bool is_in_use(std::span<const std::byte> memory) const noexcept;
   void require_open() const;
   void progress();
   void require_healthy();
   void act_on_failure();
-  bool sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until);
+  bool sleep(Entry& entry, std::uint64_t heard, TimePoint until);
   [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
   void shut(Errc code, const std::string& message);
   void close_in_order();

@@ -37,19 +37,19 @@ void UcxTransport::idle(TimePoint until) {
   std::uint64_t& heard = news_.heard_by_this_thread();
   const TimePoint look_until = Clock::now() + kLookFor;
   for (;;) {
-    std::unique_lock lock(mutex_);
+    Entry entry(mutex_);
     require_open();
     progress();
     const TimePoint now = Clock::now();
     if (news_.count() != heard || now >= until) break;
-    if (now >= look_until && sleep(lock, heard, until)) continue;
-    lock.unlock();
+    if (now >= look_until && sleep(entry, heard, until)) continue;
+    entry.lock.unlock();
     sched_yield();
   }
   heard = news_.count();
 }
 
-bool UcxTransport::sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until) {
+bool UcxTransport::sleep(Entry& entry, std::uint64_t heard, TimePoint until) {
   news_.going_to_sleep();
   // UCX refuses to be armed while it has work at hand: then it must make progress first.
   const bool may_sleep = news_.count() == heard && ucp_worker_arm(connections_->worker()) == UCS_OK;
@@ -59,9 +59,9 @@ bool UcxTransport::sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard
          {.fd = connections_->event_descriptor(), .events = POLLIN, .revents = 0},
          {.fd = membership_->loss_descriptor(), .events = POLLIN, .revents = 0}}};
     const auto longest = suspicion_ ? kSuspicionSleep : kLongestSleep;
-    lock.unlock();
+    entry.lock.unlock();
     news_.sleep(descriptors, std::min(until, Clock::now() + longest));
-    lock.lock();
+    entry.lock.lock();
   }
   news_.woke();
   return may_sleep;
