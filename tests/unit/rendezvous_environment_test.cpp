@@ -1,8 +1,8 @@
-#include "../../src/rendezvous/environment.hpp"
+#include "rendezvous/environment.hpp"
 
 #include <map>
 
-#include "../../src/rendezvous/address.hpp"
+#include "rendezvous/address.hpp"
 #include "rendezvous_support.hpp"
 
 namespace tightwire {

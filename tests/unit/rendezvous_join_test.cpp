@@ -1,8 +1,8 @@
 #include <fstream>
 #include <sys/resource.h>
 
-#include "../../src/rendezvous/join.hpp"
-#include "../../src/rendezvous/socket.hpp"
+#include "rendezvous/join.hpp"
+#include "rendezvous/socket.hpp"
 #include "rendezvous_support.hpp"
 
 namespace tightwire {

@@ -3,11 +3,11 @@
 #include <atomic>
 #include <fstream>
 
-#include "../../src/rendezvous/channel.hpp"
-#include "../../src/rendezvous/handshake.hpp"
-#include "../../src/rendezvous/proof.hpp"
-#include "../../src/rendezvous/socket.hpp"
-#include "../../src/rendezvous/wire.hpp"
+#include "rendezvous/channel.hpp"
+#include "rendezvous/handshake.hpp"
+#include "rendezvous/proof.hpp"
+#include "rendezvous/socket.hpp"
+#include "rendezvous/wire.hpp"
 #include "rendezvous_support.hpp"
 
 namespace tightwire {
