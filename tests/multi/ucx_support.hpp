@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <span>
 #include <string>
@@ -23,6 +24,8 @@ struct Network {
   std::string name;
   ucx::Options options;
 };
+
+inline void PrintTo(const Network& network, std::ostream* out) { *out << network.name; }
 
 inline std::vector<Network> networks() {
   return {{"shared_memory", {.transports = "posix,cma,self", .devices = ""}},

@@ -30,7 +30,6 @@ void UcxTransport::progress() {
   for (int call = 0; call < kProgressCalls && ucp_worker_progress(connections_->worker()) != 0; ++call) {
   }
   if (table_.completed_count() != before) news_.announce();
-  require_healthy();
 }
 
 void UcxTransport::idle(TimePoint until) {
@@ -40,8 +39,10 @@ void UcxTransport::idle(TimePoint until) {
     Entry entry(mutex_);
     require_open();
     progress();
+    if (news_.count() != heard) break;
+    require_healthy();
     const TimePoint now = Clock::now();
-    if (news_.count() != heard || now >= until) break;
+    if (now >= until) break;
     if (now >= look_until && sleep(entry, heard, until)) continue;
     entry.lock.unlock();
     sched_yield();
