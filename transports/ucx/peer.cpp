@@ -1,9 +1,12 @@
 #include "peer.hpp"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <span>
+#include <system_error>
 
 #include "checksum.hpp"
 
@@ -76,6 +79,10 @@ HostIdentity this_host() {
     host.shm_device = status.st_dev;
     host.shm_inode = status.st_ino;
   }
+  std::error_code missing;
+  for (const char* name : {"/proc/self/ns/user", "/proc/self/ns/pid"})
+    host.rights += std::filesystem::read_symlink(name, missing).string() + " ";
+  host.rights += std::to_string(geteuid());
   return host;
 }
 
@@ -85,6 +92,7 @@ std::string encode(const Peer& peer) {
   put(out, peer.host.boot_id);
   put(out, peer.host.shm_device);
   put(out, peer.host.shm_inode);
+  put(out, peer.host.rights);
   put(out, std::uint64_t{peer.shared_memory});
   put(out, peer.worker_address);
   put(out, static_cast<std::uint64_t>(peer.failure));
@@ -101,6 +109,7 @@ Peer decode_peer(std::string_view bytes, int rank) {
   peer.host.boot_id = reader.text();
   peer.host.shm_device = reader.number();
   peer.host.shm_inode = reader.number();
+  peer.host.rights = reader.text();
   peer.shared_memory = reader.number() != 0;
   peer.worker_address = reader.text();
   const std::uint64_t failure = reader.number();
