@@ -19,13 +19,17 @@ constexpr std::uint64_t fingerprint(std::string_view text) {
   return hash;
 }
 
-/// Waits for a round. Throws Error(timeout) that names `what` and the ranks it waits for.
+/// Waits for a round. Throws Error(timeout) that names `what` and the ranks it waits for; the transport is closed then, since
+/// the memory of the round is about to go away.
 inline void wait(Transport& transport, Ticket ticket, std::chrono::milliseconds limit, std::string_view what) {
   const TimePoint until = Clock::now() + limit;
   while (!transport.done(ticket)) {
-    if (Clock::now() >= until)
-      throw Error(Errc::timeout, "rank " + std::to_string(transport.rank()) + ": " + std::string(what) + " not done after " +
-                                     std::to_string(limit.count()) + " ms; waiting for rank " + transport.waiting_for(ticket));
+    if (Clock::now() >= until) {
+      const std::string message = "rank " + std::to_string(transport.rank()) + ": " + std::string(what) + " not done after " +
+                                  std::to_string(limit.count()) + " ms; waiting for rank " + transport.waiting_for(ticket);
+      transport.abort(message);
+      throw Error(Errc::timeout, message);
+    }
     transport.idle(until);
   }
 }

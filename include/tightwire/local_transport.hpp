@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tightwire/transport.hpp>
@@ -55,7 +56,7 @@ class LocalTransport final : public Transport {
   LocalTransport(std::shared_ptr<Exchange> exchange, int rank, int size)
       : exchange_(std::move(exchange)), rank_(rank), size_(size) {}
   ~LocalTransport() override {
-    withdraw([](const Exchange::Pending&) { return true; });
+    withdraw("it closed its transport with messages unfinished", [](const Exchange::Pending&) { return true; });
   }
 
   int rank() const noexcept override { return rank_; }
@@ -63,7 +64,7 @@ class LocalTransport final : public Transport {
   std::string describe() const override { return "in-process"; }
 
   void detach(std::span<std::byte> memory) noexcept override {
-    withdraw([&](const Exchange::Pending& half) {
+    withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& half) {
       return half.data >= memory.data() && half.data < memory.data() + memory.size();
     });
   }
@@ -100,9 +101,9 @@ class LocalTransport final : public Transport {
 
   void idle(TimePoint until) override {
     std::unique_lock lock(exchange_->mutex);
-    exchange_->changed.wait_until(lock, until,
-                                  [&] { return exchange_->events != seen_ || exchange_->loss || !failure_.empty(); });
-    seen_ = exchange_->events;
+    std::uint64_t& seen = seen_by_caller();
+    exchange_->changed.wait_until(lock, until, [&] { return exchange_->events != seen || exchange_->loss; });
+    seen = exchange_->events;
   }
 
   void wake() noexcept override {
@@ -129,9 +130,7 @@ class LocalTransport final : public Transport {
 
   void abort(std::string_view reason) noexcept override {
     const std::lock_guard lock(exchange_->mutex);
-    if (!exchange_->loss) exchange_->loss = Exchange::Loss{rank_, std::string(reason)};
-    ++exchange_->events;
-    exchange_->changed.notify_all();
+    close(reason);
   }
 
  private:
@@ -155,10 +154,28 @@ class LocalTransport final : public Transport {
     return rounds_[slot];
   }
 
-  void require_open() {
-    if (exchange_->loss && exchange_->loss->rank != rank_)
-      throw Error(Errc::peer_lost, "rank " + std::to_string(exchange_->loss->rank) + " lost: " + exchange_->loss->reason);
+  /// Once a rank is lost no two halves meet any more, so that memory of unfinished rounds may go away.
+  void require_open() const {
     if (!failure_.empty()) throw Error(Errc::corrupt, failure_);
+    if (!exchange_->loss) return;
+    const auto& [rank, reason] = *exchange_->loss;
+    throw Error(Errc::peer_lost,
+                "rank " + std::to_string(rank) + (rank == rank_ ? " (this rank) gave up: " : " lost: ") + reason);
+  }
+
+  /// Under the lock.
+  void close(std::string_view reason) {
+    if (!exchange_->loss) exchange_->loss = Exchange::Loss{rank_, std::string(reason)};
+    ++exchange_->events;
+    exchange_->changed.notify_all();
+  }
+
+  /// The events that the calling thread knows of. Threads wait side by side; none may take the news from another.
+  std::uint64_t& seen_by_caller() {
+    const std::thread::id caller = std::this_thread::get_id();
+    for (auto& [thread, events] : seen_)
+      if (thread == caller) return events;
+    return seen_.emplace_back(caller, 0).second;
   }
 
   /// Completes `half` with the oldest one that fits, or leaves it for later.
@@ -177,7 +194,7 @@ class LocalTransport final : public Transport {
       const std::string what = "frame from rank " + std::to_string(send.from) + " to rank " + std::to_string(send.to) +
                                ": expected " + std::to_string(receive.bytes) + " bytes, got " + std::to_string(send.bytes);
       failure_ = what;
-      if (!exchange_->loss) exchange_->loss = Exchange::Loss{rank_, what};
+      close(what);
       throw Error(Errc::corrupt, what);
     }
     if (send.bytes != 0) std::memcpy(receive.data, send.data, send.bytes);
@@ -188,20 +205,22 @@ class LocalTransport final : public Transport {
 
   /// Our halves that `concerned` names must not be met any more: their memory goes away.
   template <class Concerned>
-  void withdraw(Concerned concerned) noexcept {
+  void withdraw(std::string_view reason, Concerned concerned) noexcept {
     const std::lock_guard lock(exchange_->mutex);
+    std::size_t given_up = 0;
     for (int rank = 0; rank < size_; ++rank) {
       Exchange::Inbox& inbox = exchange_->inbox(rank);
-      std::erase_if(inbox.sends, [&](const Exchange::Pending& half) { return half.from == rank_ && concerned(half); });
-      std::erase_if(inbox.receives, [&](const Exchange::Pending& half) { return half.to == rank_ && concerned(half); });
+      given_up += std::erase_if(inbox.sends, [&](const auto& half) { return half.from == rank_ && concerned(half); });
+      given_up += std::erase_if(inbox.receives, [&](const auto& half) { return half.to == rank_ && concerned(half); });
     }
+    if (given_up != 0) close(reason);
   }
 
   std::shared_ptr<Exchange> exchange_;
   int rank_;
   int size_;
   std::deque<Round> rounds_;
-  std::uint64_t seen_ = 0;
+  std::deque<std::pair<std::thread::id, std::uint64_t>> seen_;  // a deque: its elements stay where they are
   std::string failure_;
 };
 
