@@ -113,7 +113,8 @@ class Engine {
     bool progressed = false;
     TimePoint earliest = TimePoint::max();
     for (Operation* operation : active_) {
-      if (operation->reduction->advance()) {
+      // One without elements is finished before it begins, and no message will ever wake us for it.
+      if (operation->reduction->advance() || operation->reduction->finished()) {
         operation->progressed = Clock::now();
         progressed = true;
       }

@@ -19,7 +19,7 @@ struct FrameHeader {
   std::uint32_t magic;
   std::uint16_t version;
   std::uint8_t kind;
-  std::uint8_t reserved;
+  std::uint8_t rollbacks;  ///< how many of the steps were rolled back, modulo 256
   std::uint64_t fingerprint;  ///< of the plan all ranks agreed on
   std::uint64_t step;         ///< steps committed and rolled back so far
   std::uint32_t bucket;
@@ -47,7 +47,6 @@ inline void seal(const Transport& transport, std::byte* at, FrameHeader header) 
   header.checksum = 0;
   header.magic = kFrameMagic;
   header.version = static_cast<std::uint16_t>(kWireVersion);
-  header.reserved = 0;
   std::memcpy(at, &header, sizeof header);
   const std::size_t bytes = sizeof header + header.payload_bytes;
   header.checksum = transport.checksum({at + sizeof header.checksum, bytes - sizeof header.checksum});
@@ -65,7 +64,7 @@ inline void require_equal(const char* field, std::uint64_t got, std::uint64_t ex
 
 /// Checks a received frame of exactly sizeof(FrameHeader) + expected.payload_bytes bytes against what it must be, before
 /// anything in it is used. Returns the header. Throws Error(corrupt), or Error(mismatch) when the frame is sound but the
-/// sender is at another step or has another plan.
+/// sender is at another step, ended one otherwise or has another plan.
 inline FrameHeader check(const Transport& transport, const std::byte* at, const FrameHeader& expected) {
   FrameHeader header;
   std::memcpy(&header, at, sizeof header);
@@ -81,10 +80,14 @@ inline FrameHeader check(const Transport& transport, const std::byte* at, const 
   require_equal("payload size", header.payload_bytes, expected.payload_bytes, sender);
   if (header.fingerprint != expected.fingerprint)
     refuse(Errc::mismatch, sender, "belongs to another plan than the one agreed on");
-  if (header.step != expected.step)
+  if (header.step != expected.step || header.rollbacks != expected.rollbacks) {
+    const auto past = [](const FrameHeader& h) {
+      return std::to_string(h.step) + " steps (" + std::to_string(h.rollbacks) + " rolled back, modulo 256)";
+    };
     refuse(Errc::mismatch, sender,
-           "rank " + std::to_string(sender) + " has ended " + std::to_string(header.step) + " steps, this rank " +
-               std::to_string(expected.step) + ": every rank must commit or roll back each step alike");
+           "rank " + std::to_string(sender) + " has ended " + past(header) + ", this rank " + past(expected) +
+               ": every rank must commit or roll back each step alike");
+  }
   require_equal("bucket", header.bucket, expected.bucket, sender);
   require_equal("sequence number", header.sequence, expected.sequence, sender);
   require_equal("chunk", header.chunk, expected.chunk, sender);

@@ -149,7 +149,7 @@ inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ra
   const auto shares = static_cast<std::size_t>(two_shot ? ranks : 1);
   plan.owned.resize(shares, 0);
 
-  const std::size_t length = std::max<std::size_t>(options.share_elements, 1) * shares;
+  const std::size_t length = std::clamp<std::size_t>(options.share_elements, 1, line.size() + 1) * shares;
   for (std::size_t begin = 0; begin < line.size();) {
     const std::size_t end = std::max(line.cut(begin + length), line.cut(begin + 1));
     Chunk chunk;

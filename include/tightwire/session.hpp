@@ -1,7 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +25,10 @@ enum class NonFinitePolicy : std::uint8_t {
   skip_step,  ///< as propagate, and `commit` rolls the step back and returns false
   error,      ///< waiting for the reduction throws Error(nonfinite); the Session stays usable after `rollback`
 };
+
+constexpr const char* to_string(NonFinitePolicy policy) {
+  return policy == NonFinitePolicy::propagate ? "propagate" : policy == NonFinitePolicy::skip_step ? "skip_step" : "error";
+}
 
 /// Equal on all ranks, which `seal` checks.
 struct SessionOptions {
@@ -69,8 +75,14 @@ class Handle {
 /// transport or of a peer closes it: every later call throws the same error.
 class Session {
  public:
+  /// Throws Error(invalid_argument) without a transport, and for skip_step where a step cannot be rolled back.
   explicit Session(std::shared_ptr<Transport> transport, SessionOptions options = {})
-      : transport_(std::move(transport)), options_(std::move(options)), channel_(transport_->next_channel()) {}
+      : transport_(std::move(transport)), options_(std::move(options)) {
+    if (!transport_) throw Error(Errc::invalid_argument, "Session: the transport is null");
+    if (options_.nonfinite == NonFinitePolicy::skip_step && options_.error_feedback && !options_.rollback)
+      throw bad("Session: the policy skip_step needs rollback = true, or error_feedback = false");
+    channel_ = transport_->next_channel();
+  }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() {
@@ -82,13 +94,15 @@ class Session {
   }
 
   /// Adds a parameter. Same order, names, shapes and types on every rank. Throws Error(invalid_argument) for a negative
-  /// dimension, a name used twice, or after `seal`.
+  /// dimension, more elements than memory could hold, a name used twice, or after `seal`.
   ParameterId add(std::string name, std::vector<std::int64_t> shape, ElementType type = ElementType::f32) {
     require_open_for("add");
     Parameter parameter{.name = std::move(name), .shape = std::move(shape), .type = type, .count = 1};
     for (const std::int64_t extent : parameter.shape) {
       if (extent < 0) throw bad("add: parameter \"" + parameter.name + "\" has dimension " + std::to_string(extent));
-      parameter.count *= static_cast<std::size_t>(extent);
+      if (__builtin_mul_overflow(parameter.count, static_cast<std::size_t>(extent), &parameter.count) ||
+          parameter.count > kMostElements)
+        throw bad("add: parameter \"" + parameter.name + "\" has more than 2^56 elements");
     }
     for (const Parameter& other : parameters_)
       if (other.name == parameter.name) throw bad("add: parameter \"" + parameter.name + "\" was added before");
@@ -97,44 +111,63 @@ class Session {
     return parameters_.size() - 1;
   }
 
-  /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for an unknown parameter or one
-  /// that is in a bucket already, and after `seal`.
+  /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for no parameter, an unknown one or
+  /// one that is in a bucket already, for too many buckets, and after `seal`.
   BucketId add_bucket(std::span<const ParameterId> parameters) {
     require_open_for("add_bucket");
-    for (const ParameterId id : parameters) {
+    if (parameters.empty()) throw bad("add_bucket: no parameters");
+    if (buckets_.size() == kMostBuckets) throw bad("add_bucket: more than " + std::to_string(kMostBuckets) + " buckets");
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const ParameterId id = parameters[i];
       if (id >= parameters_.size()) throw bad("add_bucket: there is no parameter " + std::to_string(id));
-      if (bucket_of_[id] != kNoBucket) throw bad("add_bucket: \"" + parameters_[id].name + "\" is in a bucket already");
-      bucket_of_[id] = buckets_.size();
+      const auto before = parameters.first(i);
+      if (bucket_of_[id] != kNoBucket || std::find(before.begin(), before.end(), id) != before.end())
+        throw bad("add_bucket: \"" + parameters_[id].name + "\" is in a bucket already");
     }
+    for (const ParameterId id : parameters) bucket_of_[id] = buckets_.size();
     buckets_.emplace_back().parameters.assign(parameters.begin(), parameters.end());
     return buckets_.size() - 1;
   }
 
   /// Plans everything, takes all memory and agrees with the other ranks. Collective. Throws Error(mismatch) on every rank that
-  /// names two ranks and the first thing they differ in, Error(timeout) when a rank does not come.
+  /// names two ranks and the first thing they differ in, Error(timeout) when a rank does not come. An error closes the Session.
   void seal() {
     require_open_for("seal");
-    fill_buckets();
-    for (BucketId id = 0; id < buckets_.size(); ++id) plan(buckets_[id]);
-    fingerprint_ = agree(*transport_, channel_, description(), options_.timeout);
-    memory_.allocate(options_.rollback);
-    engine_ = std::make_unique<Engine>(transport_, options_.timeout, buckets_.size());
-    for (BucketId id = 0; id < buckets_.size(); ++id) {
-      Bucket& bucket = buckets_[id];
-      const FrameIdentity identity{fingerprint_, channel_, static_cast<std::uint32_t>(id)};
-      const float divisor = options_.average ? static_cast<float>(transport_->size()) : 1.0f;
-      bucket.reduction = std::make_unique<Reduction>(*transport_, bucket.plan, bucket.planned, identity, divisor);
-      bucket.operation.reduction = bucket.reduction.get();
-      bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
-                              (bucket.parameters.size() > 1 ? ", ...)" : ")");
+    try {
+      fill_buckets();
+      for (BucketId id = 0; id < buckets_.size(); ++id) plan(buckets_[id]);
+      fingerprint_ = agree(*transport_, channel_, description(), options_.timeout);
+    } catch (const std::exception&) {
+      failure_ = std::current_exception();
+      throw;
     }
-    step_began_ = Clock::now();
+    try {
+      prepare();
+    } catch (const std::exception& error) {
+      // The other ranks know nothing of it and will start.
+      transport_->abort(error.what());
+      failure_ = std::current_exception();
+      engine_.reset();
+      throw;
+    }
   }
 
   /// Starts the reduction of a bucket, in place: one pointer per parameter of the bucket, in the order of the bucket. Ranks may
   /// start buckets in different orders. Until `wait` the buffers are the Session's. Throws Error(invalid_argument) for a
   /// null pointer, a wrong number of pointers, or a bucket that is under way.
-  Handle start(BucketId id, std::span<void* const> data) { return begin(id, data, true); }
+  Handle start(BucketId id, std::span<void* const> data) {
+    require_sealed("start");
+    if (id >= buckets_.size()) throw bad("start: there is no bucket " + std::to_string(id));
+    Bucket& bucket = buckets_[id];
+    require_not_started("start", bucket);
+    if (data.size() != bucket.parameters.size())
+      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " + std::to_string(bucket.parameters.size()) +
+                " parameters of " + bucket.operation.name);
+    for (std::size_t i = 0; i < data.size(); ++i) require_pointer("start", bucket.parameters[i], data[i]);
+    std::copy(data.begin(), data.end(), bucket.pointers.begin());
+    begin(bucket, true);
+    return {*this, id, bucket.sequence};
+  }
 
   /// Reduces all parameters, in place: one pointer per parameter, in order of addition.
   void all_reduce(std::span<void* const> data) {
@@ -143,10 +176,14 @@ class Session {
     if (data.size() != parameters_.size())
       throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " + std::to_string(parameters_.size()) +
                 " parameters");
+    for (const Bucket& bucket : buckets_) {
+      require_not_started("all_reduce", bucket);
+      for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
+    }
     for (BucketId id = 0; id < buckets_.size(); ++id) {
       Bucket& bucket = buckets_[id];
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
-      begin(id, bucket.pointers, false);
+      begin(bucket, false);
     }
     for (Bucket& bucket : buckets_) finish(bucket);
     step_.blocked_seconds += seconds_since(began);
@@ -155,6 +192,7 @@ class Session {
 
   /// Reduces all parameters, fp32, lying one behind the other in order of addition.
   void all_reduce(std::span<float> gradient) {
+    require_sealed("all_reduce");
     flat_.resize(parameters_.size());
     std::size_t at = 0;
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
@@ -193,7 +231,7 @@ class Session {
   int size() const noexcept { return transport_->size(); }
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   std::size_t buckets() const noexcept { return buckets_.size(); }
-  const BucketPlan& bucket_plan(BucketId id) const { return buckets_.at(id).plan; }
+  const BucketPlan& bucket_plan(BucketId id) const { return known(id).plan; }
   std::uint64_t steps() const noexcept { return steps_; }
 
   /// Of the reductions since the last commit or rollback that were waited for.
@@ -202,16 +240,18 @@ class Session {
   const StepStatistics& last_step() const noexcept { return last_step_; }
   const StepStatistics& total() const noexcept { return total_; }
   /// Of the last reduction of a bucket that was waited for.
-  const Statistics& bucket_statistics(BucketId id) const { return buckets_.at(id).last; }
+  const Statistics& bucket_statistics(BucketId id) const { return known(id).last; }
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
   /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in a bucket
   /// lost (in the order of its shares). Empty where nothing can be lost.
   std::span<const float> sender_residual(ParameterId id) const {
-    return has_residual(id) ? memory_.committed(sender_region_.at(id)) : std::span<const float>{};
+    if (id >= parameters_.size()) throw bad("there is no parameter " + std::to_string(id));
+    return engine_ && has_residual(id) ? memory_.committed(sender_region_[id]) : std::span<const float>{};
   }
   std::span<const float> owner_residual(BucketId id) const {
-    return buckets_.at(id).has_owner_residual ? memory_.committed(buckets_.at(id).owner_region) : std::span<const float>{};
+    const Bucket& bucket = known(id);
+    return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::span<const float>{};
   }
 
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm and
@@ -219,8 +259,9 @@ class Session {
   std::string description() const {
     std::string text = "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
                        "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
-                       (options_.error_feedback ? "on" : "off") + "\nnon-finite policy " +
-                       std::to_string(static_cast<int>(options_.nonfinite)) + "\n";
+                       (options_.error_feedback ? "on" : "off") + "\nrollback " + (options_.rollback ? "on" : "off") +
+                       "\nnon-finite policy " + to_string(options_.nonfinite) + "\nelements of a share " +
+                       std::to_string(options_.plan.share_elements) + "\n";
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       const Parameter& p = parameters_[id];
       text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";
@@ -240,6 +281,8 @@ class Session {
  private:
   friend class Handle;
   static constexpr BucketId kNoBucket = static_cast<BucketId>(-1);
+  static constexpr std::size_t kMostElements = std::size_t{1} << 56;
+  static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< that a message tag can tell apart
 
   struct Bucket {
     std::vector<ParameterId> parameters;
@@ -261,9 +304,11 @@ class Session {
   std::string where() const { return "rank " + std::to_string(transport_->rank()) + ": "; }
   Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where() + what); }
   void require_open_for(const char* call) const {
+    if (failure_) std::rethrow_exception(failure_);
     if (engine_) throw bad(std::string(call) + ": the Session is sealed");
   }
   void require_sealed(const char* call) const {
+    if (failure_) std::rethrow_exception(failure_);
     if (!engine_) throw bad(std::string(call) + ": call seal() first");
     engine_->require_open();
   }
@@ -273,7 +318,19 @@ class Session {
       if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
   }
 
-  bool has_residual(ParameterId id) const { return options_.error_feedback && sender_region_.at(id) != kNoBucket; }
+  void require_not_started(const char* call, const Bucket& bucket) const {
+    if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " is under way");
+  }
+  void require_pointer(const char* call, ParameterId id, const void* data) const {
+    if (data == nullptr && parameters_[id].count != 0)
+      throw bad(std::string(call) + ": the pointer for \"" + parameters_[id].name + "\" is null");
+  }
+  const Bucket& known(BucketId id) const {
+    if (id >= buckets_.size()) throw bad("there is no bucket " + std::to_string(id));
+    return buckets_[id];
+  }
+
+  bool has_residual(ParameterId id) const { return options_.error_feedback && sender_region_[id] != kNoBucket; }
 
   void fill_buckets() {
     std::vector<ParameterId> open;
@@ -291,8 +348,6 @@ class Session {
       bytes += size;
     }
     close();
-    for (const Bucket& bucket : buckets_)
-      if (bucket.parameters.empty()) throw bad("seal: a bucket has no parameters");
     sender_region_.assign(parameters_.size(), kNoBucket);
   }
 
@@ -312,27 +367,36 @@ class Session {
     if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
   }
 
-  Handle begin(BucketId id, std::span<void* const> data, bool background) {
-    require_sealed("start");
-    if (id >= buckets_.size()) throw bad("start: there is no bucket " + std::to_string(id));
-    Bucket& bucket = buckets_[id];
-    if (bucket.started) throw bad("start: " + bucket.operation.name + " is under way");
-    if (data.size() != bucket.parameters.size())
-      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " + std::to_string(bucket.parameters.size()) +
-                " parameters of " + bucket.operation.name);
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      const ParameterId parameter = bucket.parameters[i];
-      if (data[i] == nullptr && parameters_[parameter].count != 0)
-        throw bad("start: the pointer for \"" + parameters_[parameter].name + "\" is null");
-      bucket.pointers[i] = data[i];
+  /// All that needs memory, once the ranks agree.
+  void prepare() {
+    memory_.allocate(options_.rollback);
+    engine_ = std::make_unique<Engine>(transport_, options_.timeout, buckets_.size());
+    for (BucketId id = 0; id < buckets_.size(); ++id) {
+      Bucket& bucket = buckets_[id];
+      const FrameIdentity identity{fingerprint_, channel_, static_cast<std::uint32_t>(id)};
+      const float divisor = options_.average ? static_cast<float>(transport_->size()) : 1.0f;
+      bucket.reduction = std::make_unique<Reduction>(*transport_, bucket.plan, bucket.planned, identity, divisor);
+      bucket.operation.reduction = bucket.reduction.get();
+      bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
+                              (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
-    for (std::size_t i = 0; i < data.size(); ++i)
+    step_began_ = Clock::now();
+  }
+
+  /// Starts a bucket whose pointers are in place.
+  void begin(Bucket& bucket, bool background) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
       bucket.senders[i] = has_residual(bucket.parameters[i]) ? memory_.open(sender_region_[bucket.parameters[i]]) : Residual{};
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
-    bucket.reduction->begin({bucket.pointers, bucket.senders, owner, steps_, bucket.sequence});
+    bucket.reduction->begin({.data = bucket.pointers,
+                             .senders = bucket.senders,
+                             .owner = owner,
+                             .step = steps_,
+                             .rollbacks = rollbacks_,
+                             .sequence = bucket.sequence});
     engine_->start(bucket.operation, background);
     bucket.started = true;
-    return {*this, id, ++bucket.sequence};
+    ++bucket.sequence;
   }
 
   void finish(Bucket& bucket) {
@@ -352,6 +416,7 @@ class Session {
   void end_step(bool keep) {
     keep ? memory_.commit() : memory_.rollback();
     ++steps_;
+    if (!keep) ++rollbacks_;
     step_.step_seconds = seconds_since(step_began_);
     step_began_ = Clock::now();
     static_cast<Statistics&>(total_) += step_;
@@ -361,17 +426,19 @@ class Session {
 
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
-  std::uint32_t channel_;
+  std::uint32_t channel_ = 0;
   std::vector<Parameter> parameters_;
   std::vector<BucketId> bucket_of_;
   std::vector<ErrorMemory::Region> sender_region_;  // kNoBucket: cannot lose anything
   ErrorMemory memory_;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t steps_ = 0;
+  std::uint8_t rollbacks_ = 0;  // modulo 256
   TimePoint step_began_;
   StepStatistics step_, last_step_, total_;
   std::vector<void*> flat_;
   std::deque<Bucket> buckets_;
+  std::exception_ptr failure_;      // of seal; later ones are the engine's
   std::unique_ptr<Engine> engine_;  // last: stops before what it works on goes away
 };
 

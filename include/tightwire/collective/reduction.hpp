@@ -26,8 +26,9 @@ struct ReductionInput {
   std::span<void* const> data;
   std::span<const Residual> senders;
   Residual owner;
-  std::uint64_t step;
-  std::uint32_t sequence;
+  std::uint64_t step;      ///< steps ended before
+  std::uint8_t rollbacks;  ///< how many of them were rolled back, modulo 256
+  std::uint32_t sequence;  ///< reductions of this bucket before
 };
 
 /// The compressed all-reduce of one bucket, as a state machine that never blocks: `begin`, then `advance` until
@@ -167,7 +168,7 @@ class Reduction {
             .magic = kFrameMagic,
             .version = static_cast<std::uint16_t>(kWireVersion),
             .kind = static_cast<std::uint8_t>(kind),
-            .reserved = 0,
+            .rollbacks = input_.rollbacks,
             .fingerprint = identity_.fingerprint,
             .step = input_.step,
             .bucket = identity_.bucket,
