@@ -22,7 +22,7 @@ struct Int4 {
   TIGHTWIRE_HD static constexpr Param param(Stat stat) {
     const float largest = stat.value();
     const std::uint16_t sign = (detail::to_bits(largest) & detail::kSignMask) != 0 ? 0 : 0x8000u;
-    const std::uint16_t magnitude = detail::step_bits(largest * 0.125f, 8.0f);
+    const std::uint16_t magnitude = detail::step_bits(largest, 8.0f);
     return magnitude == 0 ? std::uint16_t{0} : static_cast<std::uint16_t>(magnitude | sign);
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, -8.0f, 7.0f); }

@@ -6,7 +6,7 @@
 namespace tightwire {
 
 /// Symmetric 8-bit integers in [-127, 127], one bf16 step per block: 8.0625 bits per element at block 256.
-/// Error at most half a step, step = max|x| / 127 (to 2^-9). Zero is exact; odd-symmetric.
+/// Error at most half a step, step = max|x| / 127 (to 2^-8). Zero is exact; odd-symmetric.
 struct Int8 {
   static constexpr std::string_view name = "int8";
   static constexpr int bits = 8;
@@ -17,7 +17,7 @@ struct Int8 {
   using Param = std::uint16_t;
   using Scale = detail::StepScale;
 
-  TIGHTWIRE_HD static constexpr Param param(Stat stat) { return detail::step_bits(stat.value() / 127.0f, 127.0f); }
+  TIGHTWIRE_HD static constexpr Param param(Stat stat) { return detail::step_bits(stat.value(), 127.0f); }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, -127.0f, 127.0f); }
   TIGHTWIRE_HD static constexpr int code(float x, Scale scale) { return detail::step_code(x, scale); }
   TIGHTWIRE_HD static constexpr float value(int code, Scale scale) { return static_cast<float>(code) * scale.step; }

@@ -8,15 +8,17 @@ namespace tightwire::detail {
 /// Largest step on the wire for codes up to `top`: top * step must not overflow.
 TIGHTWIRE_HD constexpr std::uint32_t largest_step(float top) { return to_bits(0x1.fffffep127f / top) >> 16; }
 
-/// The magnitude of a quantization step as bf16 bits: to nearest even, never subnormal (so that flush-to-zero modes cannot
-/// change a decoded value, which is always a multiple of a normal number) and never so large that a code overflows.
-/// Eight significant bits make every product code * step exact in fp32, so that whether a compiler contracts it with
-/// a following addition cannot change a bit. Rounding keeps the top code: (1 ± 2^-9) * 127 rounds to 127.
-/// 0 stays 0. A NaN or infinity becomes NaN: the block decodes to NaN in every element.
-TIGHTWIRE_HD constexpr std::uint16_t step_bits(float step, float top) {
-  const std::uint32_t magnitude = to_bits(step) & kMagnitudeMask;
-  if (magnitude >= kInfinityBits) return 0x7fc0u;
-  if (magnitude == 0) return 0;
+/// The magnitude of a quantization step, largest / top, as bf16 bits: to nearest even, never subnormal (so that
+/// flush-to-zero modes cannot change a decoded value, which is always a multiple of a normal number) and never so large
+/// that a code overflows. Eight significant bits make every product code * step exact in fp32, so that whether a compiler
+/// contracts it with a following addition cannot change a bit. Rounding keeps the top code: (1 ± 2^-8) * 127 rounds to
+/// 127 or is clamped to it. 0 stays 0, and only 0, even where a CPU that flushes subnormals makes the quotient 0.
+/// A NaN or infinity becomes NaN: the block decodes to NaN in every element.
+TIGHTWIRE_HD constexpr std::uint16_t step_bits(float largest_element, float top) {
+  const std::uint32_t element = to_bits(largest_element) & kMagnitudeMask;
+  if (element >= kInfinityBits) return 0x7fc0u;
+  if (element == 0) return 0;
+  const std::uint32_t magnitude = to_bits(largest_element / top) & kMagnitudeMask;
   std::uint32_t rounded = (magnitude + 0x7fffu + ((magnitude >> 16) & 1u)) >> 16;
   rounded = rounded < 0x0080u ? 0x0080u : rounded;
   const std::uint32_t largest = largest_step(top);

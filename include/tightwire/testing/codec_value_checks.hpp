@@ -1,0 +1,204 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cfloat>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <tightwire/detail/flush_to_zero.hpp>
+#include <tightwire/testing/calls.hpp>
+
+namespace tightwire::testing {
+
+/// The promised accuracy on Gaussian data, the promised bound per element on all, over a million elements each.
+inline void check_error(const Subject& subject) {
+  const auto coder = subject.coder();
+  std::string line = subject.name + ": root of NMSE";
+  for (const Distribution distribution : kDistributions) {
+    const std::vector<float>& x = sample(distribution);
+    const std::vector<float> decoded = round_trip(*coder, x);
+    EXPECT_TRUE(within_bound(subject, subject.block, x, decoded)) << to_string(distribution);
+    const double error = std::sqrt(nmse(x, decoded));
+    if (distribution == Distribution::gaussian) {
+      EXPECT_LE(error, subject.accuracy);
+    }
+    char text[64];
+    std::snprintf(text, sizeof text, "  %s %.3g", std::string(to_string(distribution)).c_str(), error);
+    line += text;
+  }
+  std::printf("[ ACCURACY ] %s (promised on Gaussian: %.3g)\n", line.c_str(), subject.accuracy);
+}
+
+/// Zeros stay zeros, alone and beside large values, and gather no residual however long it goes on.
+inline void check_zero(const Subject& subject) {
+  const auto coder = subject.coder();
+  const auto block = static_cast<std::size_t>(subject.block);
+  const std::size_t count = 4 * block + 3;
+  for (const float zero : {0.0f, -0.0f}) {
+    const std::vector<float> zeros(count, zero);
+    for (const float x : round_trip(*coder, zeros)) ASSERT_EQ(x, 0.0f);
+  }
+  if (!subject.exact_zero) return;
+  Random random(8);
+  std::vector<float> residual(count, 0.0f);
+  for (int step = 0; step < 100; ++step) {
+    std::vector<float> x(count, 0.0f);
+    for (std::size_t i = 0; i < count; ++i)
+      if (i % 3 == 0 && i >= block) x[i] = static_cast<float>(1000.0 * random.gaussian());
+    const EncodeOutput encoded = encode(*coder, ElementType::f32, x, residual);
+    const std::vector<float> decoded = decode(*coder, encoded.wire, count);
+    residual = encoded.residual;
+    for (std::size_t i = 0; i < count; ++i)
+      if (i % 3 != 0 || i < block) {
+        ASSERT_EQ(decoded[i], 0.0f) << "element " << i << " in step " << step;
+        ASSERT_EQ(residual[i], 0.0f) << "element " << i << " in step " << step;
+      }
+  }
+}
+
+inline void check_equal_and_outlier(const Subject& subject) {
+  const auto coder = subject.coder();
+  const auto block = static_cast<std::size_t>(subject.block);
+  for (const float value : {1.0f, -1.0f, 3.14159f, -2.71828f, 1e-20f, -1e20f, 65504.0f}) {
+    if (std::abs(value) > subject.largest) continue;
+    const std::vector<float> equal(2 * block + 1, value);
+    const std::vector<float> decoded = round_trip(*coder, equal);
+    EXPECT_TRUE(within_bound(subject, subject.block, equal, decoded));
+    for (const float x : decoded) ASSERT_EQ(x, decoded[0]) << "equal elements decode to different values";
+
+    for (const std::size_t at : {std::size_t{0}, block / 2, block - 1, block, 2 * block}) {
+      std::vector<float> outlier(2 * block + 1, 0.0f);
+      outlier[at] = value;
+      const std::vector<float> result = round_trip(*coder, outlier);
+      EXPECT_TRUE(within_bound(subject, subject.block, outlier, result)) << "outlier at " << at;
+      for (std::size_t i = 0; i < result.size(); ++i)
+        if (i != at && (subject.exact_zero || i / block != at / block)) {
+          ASSERT_EQ(result[i], 0.0f) << "element " << i;
+        }
+    }
+  }
+}
+
+inline void check_idempotent(const Subject& subject) {
+  const auto coder = subject.coder();
+  for (const Distribution distribution : kDistributions) {
+    const std::span<const float> x(sample(distribution).data(), 100'000);
+    const EncodeOutput once = encode(*coder, ElementType::f32, x);
+    const EncodeOutput twice = encode(*coder, ElementType::f32, decode(*coder, once.wire, x.size()));
+    EXPECT_TRUE(same_bytes(twice.wire, once.wire)) << to_string(distribution);
+  }
+}
+
+inline void check_scale_invariant(const Subject& subject) {
+  const auto coder = subject.coder();
+  const std::span<const float> x(sample(Distribution::student_t3).data(), 100'000);
+  const std::vector<float> zero(x.size(), 0.0f);
+  const EncodeOutput plain = encode(*coder, ElementType::f32, x, zero);
+  const std::vector<float> decoded = decode(*coder, plain.wire, x.size());
+  for (const int exponent : {-40, -20, -1, 1, 20, 60}) {
+    const auto scaled = [&](std::span<const float> values) {
+      std::vector<float> result(values.begin(), values.end());
+      for (float& value : result) value = std::ldexp(value, exponent);
+      return result;
+    };
+    const EncodeOutput encoded = encode(*coder, ElementType::f32, scaled(x), zero);
+    EXPECT_TRUE(same_bits(decode(*coder, encoded.wire, x.size()), scaled(decoded))) << "2^" << exponent;
+    EXPECT_TRUE(same_bits(encoded.residual, scaled(plain.residual))) << "2^" << exponent;
+  }
+}
+
+inline void check_odd_symmetric(const Subject& subject) {
+  const auto coder = subject.coder();
+  for (const Distribution distribution : kDistributions) {
+    std::vector<float> x(sample(distribution).begin(), sample(distribution).begin() + 100'000);
+    const std::vector<float> decoded = round_trip(*coder, x);
+    for (float& element : x) element = -element;
+    const std::vector<float> mirrored = round_trip(*coder, x);
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(mirrored[i], -decoded[i]) << "element " << i;
+  }
+}
+
+/// Blocks at the lower end of fp32: no NaN, an error of at most one step (which is never below the smallest normal
+/// number), and a decoded value that does not depend on whether the decoding CPU flushes subnormals.
+inline void check_tiny_blocks(const Subject& subject) {
+  const auto coder = subject.coder();
+  const auto reference = subject.reference();
+  const auto block = static_cast<std::size_t>(subject.block);
+  const std::size_t count = 2 * block + 7;
+  for (const int exponent : {-118, -120, -125, -126, -127, -130, -134, -140, -149}) {
+    SCOPED_TRACE("largest element 2^" + std::to_string(exponent));
+    Random random(static_cast<std::uint64_t>(-exponent));
+    std::vector<float> x(count);
+    for (float& element : x)
+      element = static_cast<float>(std::ldexp(2.0 * random.uniform() - 1.0, exponent));
+    x[3] = x[block + 1] = std::ldexp(1.0f, exponent);
+    x[count - 1] = -std::ldexp(1.0f, exponent);
+
+    const EncodeOutput encoded = encode(*coder, ElementType::f32, x);
+    EXPECT_TRUE(same_bytes(encoded.wire, reference->encode(x).wire));
+    std::vector<std::byte> flushed_wire(encoded.wire.size());
+    std::vector<float> flushed_out(count), flushed_own(count);
+    const std::byte* sources[3] = {encoded.wire.data(), nullptr, encoded.wire.data()};
+    std::vector<std::byte> sum_wire(encoded.wire.size());
+    {
+      const detail::FlushToZero flush;
+      coder->encode(ElementType::f32, {x.data(), {}, count, flushed_wire.data()});
+      coder->decode(ElementType::f32, encoded.wire.data(), count, flushed_out.data());
+      coder->combine(ElementType::f32,
+                     {sources, x.data(), {}, {}, count, 3, sum_wire.data(), flushed_own.data()});
+    }
+    EXPECT_TRUE(same_bits(flushed_own, decode(*coder, sum_wire, count))) << "owner flushes, others do not";
+    for (const std::vector<std::byte>* wire : {&std::as_const(encoded.wire), &std::as_const(flushed_wire)}) {
+      const std::vector<float> decoded = decode(*coder, *wire, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        const double exact = static_cast<double>(x[i]);
+        const double bound = subject.error_bound(exact, std::ldexp(1.0, exponent)) + static_cast<double>(FLT_MIN);
+        ASSERT_TRUE(is_finite(decoded[i])) << "element " << i;
+        ASSERT_LE(std::abs(exact - static_cast<double>(decoded[i])), bound) << "element " << i;
+      }
+      for (const ElementType type : kElementTypes) {
+        const std::vector<float> expected = decode(*coder, type, *wire, count);
+        std::vector<std::byte> out(count * element_bytes(type));
+        {
+          const detail::FlushToZero flush;
+          coder->decode(type, wire->data(), count, out.data());
+        }
+        EXPECT_TRUE(same_bytes(out, to_buffer(type, expected))) << to_string(type);
+      }
+    }
+  }
+}
+
+/// `code` gives something that fits the wire for any value and any scale, even one that belongs to another block. (The
+/// undefined-behaviour sanitizer sees the rest.)
+template <BlockCodec C>
+void check_code_is_total() {
+  const std::vector<float> extremes = {0.0f,     -0.0f,    1e-45f,     -1e-45f,         FLT_MIN,          1e-30f,
+                                       -1e-30f,  1.0f,     1e30f,      -1e30f,          FLT_MAX,          -FLT_MAX,
+                                       INFINITY, -INFINITY, NAN,       -NAN,            8388609.0f,       -16777216.0f};
+  Random random(31);
+  for (int i = 0; i < 20'000; ++i) {
+    typename C::Param param{};
+    if constexpr (!std::is_empty_v<typename C::Param>) {
+      for (std::size_t at = 0; at < sizeof param; ++at) {
+        const auto byte = static_cast<unsigned char>(random.bits());
+        std::memcpy(reinterpret_cast<std::byte*>(&param) + at, &byte, 1);
+      }
+    }
+    const typename C::Scale scale = C::scale(param);
+    for (const float x : extremes) {
+      const long code = C::code(x, scale);
+      const long span = 1L << C::bits;
+      if (C::bits < 32) {
+        ASSERT_GE(code, -span / 2) << x;
+        ASSERT_LT(code, span) << x;
+      }
+      const float value = C::value(static_cast<int>(code), scale);
+      ASSERT_EQ(detail::to_bits(value), detail::to_bits(C::value(static_cast<int>(code), scale)));
+    }
+  }
+}
+
+}  // namespace tightwire::testing

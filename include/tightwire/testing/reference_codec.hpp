@@ -1,0 +1,239 @@
+#pragma once
+#include <cfloat>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <tightwire/codec/concept.hpp>
+#include <tightwire/host/coder.hpp>
+#include <tightwire/testing/data.hpp>
+
+namespace tightwire::testing {
+
+/// What a codec promises beyond the concept. Specialise `Claims` for a codec, derive from this, and restate what differs;
+/// the conformance suite then holds the codec to it.
+struct DefaultClaims {
+  /// Largest |x - decoded x| in a block whose element of largest magnitude is `largest` (signed). Default: no promise per
+  /// element, only `C::accuracy` on the whole.
+  static double error_bound(double x, double largest) {
+    static_cast<void>(x), static_cast<void>(largest);
+    return std::numeric_limits<double>::infinity();
+  }
+  static constexpr bool exact_zero = true;       ///< 0 decodes to 0, whatever else is in its block
+  static constexpr bool idempotent = true;       ///< encoding what was decoded gives the same bytes
+  static constexpr bool scale_invariant = true;  ///< 2^k x decodes to 2^k times what x does, short of subnormals
+  static constexpr bool odd_symmetric = false;   ///< -x decodes to minus what x does
+  static constexpr float largest = FLT_MAX;      ///< largest magnitude that decodes to something finite
+};
+template <BlockCodec C>
+struct Claims : DefaultClaims {};
+
+/// Encoded values, as the slow reading of the contract gives them.
+struct Encoded {
+  std::vector<std::byte> wire;
+  std::vector<float> values;  ///< what the wire decodes to, as a buffer of the element type holds it
+  std::uint64_t nonfinite = 0;
+};
+
+/// A codec by the letter of its contract: one element, one bit at a time, no tiles, no padding lanes, no dispatch.
+class ReferenceCodec {
+ public:
+  virtual ~ReferenceCodec() = default;
+  virtual std::size_t wire_bytes(std::size_t count) const = 0;
+  virtual Encoded encode(std::span<const float> x, ElementType rounded_to = ElementType::f32) const = 0;
+  virtual std::vector<float> decode(std::span<const std::byte> wire, std::size_t count) const = 0;
+};
+
+template <BlockCodec C>
+class NaiveCodec final : public ReferenceCodec {
+ public:
+  explicit NaiveCodec(int block) { codec_.block = block; }
+
+  std::size_t wire_bytes(std::size_t count) const override {
+    return codes_at(count) + (count * kBits + 127) / 128 * 16;
+  }
+
+  Encoded encode(std::span<const float> x, ElementType rounded_to) const override {
+    Encoded result{std::vector<std::byte>(wire_bytes(x.size())), std::vector<float>(x.size())};
+    for (std::size_t b = 0; b * block() < x.size(); ++b) {
+      const std::size_t end = std::min(x.size(), (b + 1) * block());
+      typename C::Stat stat{};
+      bool finite_input = true;
+      for (std::size_t i = b * block(); i < end; ++i) {
+        stat.add(C::Stat::key(x[i]));
+        finite_input = finite_input && is_finite(x[i]);
+      }
+      const typename C::Param param = C::param(stat);
+      if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + b * kParamBytes, &param, kParamBytes);
+      const typename C::Scale scale = C::scale(param);
+      for (std::size_t i = b * block(); i < end; ++i) {
+        put(result.wire, x.size(), i, C::code(x[i], scale));
+        result.values[i] = rounded(rounded_to, C::value(get(result.wire, x.size(), i), scale));
+        // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took along
+        // does not.
+        const bool lost = !is_finite(result.values[i]) && (finite_input || kParamBytes == 0);
+        if (!is_finite(x[i]) || lost) ++result.nonfinite;
+      }
+    }
+    return result;
+  }
+
+  std::vector<float> decode(std::span<const std::byte> wire, std::size_t count) const override {
+    std::vector<float> x(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      typename C::Param param{};
+      if constexpr (kParamBytes != 0) std::memcpy(&param, wire.data() + i / block() * kParamBytes, kParamBytes);
+      x[i] = C::value(get(wire, count, i), C::scale(param));
+    }
+    return x;
+  }
+
+ private:
+  static constexpr std::size_t kBits = static_cast<std::size_t>(C::bits);
+  static constexpr std::size_t kParamBytes =
+      std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+
+  std::size_t block() const { return static_cast<std::size_t>(codec_.block); }
+  std::size_t codes_at(std::size_t count) const {
+    const std::size_t blocks = count / block() + (count % block() != 0 ? 1 : 0);
+    return (blocks * kParamBytes + 15) / 16 * 16;
+  }
+  /// Codes lie end to end, low bits first; moved by single bits, or by bytes where codes are whole bytes.
+  static constexpr std::size_t kStride = kBits >= 8 ? 8 : 1;
+  static constexpr unsigned kMask = (1u << kStride) - 1;
+
+  void put(std::vector<std::byte>& wire, std::size_t count, std::size_t i, int code) const {
+    for (std::size_t bit = 0; bit < kBits; bit += kStride) {
+      const std::size_t at = 8 * codes_at(count) + i * kBits + bit;
+      wire[at / 8] |= static_cast<std::byte>((static_cast<unsigned>(code) >> bit & kMask) << at % 8);
+    }
+  }
+  int get(std::span<const std::byte> wire, std::size_t count, std::size_t i) const {
+    unsigned code = 0;
+    for (std::size_t bit = 0; bit < kBits; bit += kStride) {
+      const std::size_t at = 8 * codes_at(count) + i * kBits + bit;
+      code |= (std::to_integer<unsigned>(wire[at / 8]) >> at % 8 & kMask) << bit;
+    }
+    // Codes of up to eight bits are signed.
+    if constexpr (kBits <= 8)
+      if ((code >> (kBits - 1) & 1u) != 0) code -= 1u << kBits;
+    return static_cast<int>(code);
+  }
+
+  C codec_{};
+};
+
+/// The residual after a step: what the values could not carry; as before where they are not finite.
+inline std::vector<float> residual_after(std::span<const float> x, std::span<const float> values,
+                                         std::span<const float> before) {
+  std::vector<float> after(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) after[i] = is_finite(values[i]) ? x[i] - values[i] : before[i];
+  return after;
+}
+inline std::vector<float> sum(std::span<const float> x, std::span<const float> y) {
+  std::vector<float> z(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) z[i] = x[i] + y[i];
+  return z;
+}
+
+/// Input of one combine, with plain vectors for buffers. Without residuals: no error feedback.
+struct CombineInput {
+  ElementType type = ElementType::f32;
+  std::vector<std::vector<float>> contributions;  ///< per rank, before encoding; `own` as the buffer holds it
+  std::size_t own = 0;
+  std::optional<std::vector<float>> sender;
+  std::optional<std::vector<float>> owner;
+  float divisor = 1;
+  bool encoded = true;
+};
+struct CombineOutput {
+  std::vector<std::byte> wire;
+  std::vector<float> out, sender, owner;
+  Coder::NonFinite nonfinite;
+};
+
+/// Decode, add in rank order, divide, add the residual, encode. `decoded` holds what each rank's wire decodes to, that of
+/// our own aside.
+inline CombineOutput reference_combine(const ReferenceCodec& codec, const CombineInput& input,
+                                       const std::vector<std::vector<float>>& decoded) {
+  CombineOutput output;
+  std::vector<float> mine = input.contributions[input.own];
+  if (input.sender) mine = sum(mine, *input.sender);
+  const Encoded contribution = codec.encode(mine);
+  output.nonfinite.contribution = contribution.nonfinite;
+  if (input.sender) output.sender = residual_after(mine, contribution.values, *input.sender);
+
+  std::vector<float> total;
+  for (std::size_t rank = 0; rank < decoded.size(); ++rank) {
+    const std::vector<float>& next = rank == input.own ? contribution.values : decoded[rank];
+    total = rank == 0 ? next : sum(total, next);
+  }
+  for (float& x : total) x /= input.divisor;
+  if (!input.encoded) {
+    for (const float x : total) output.out.push_back(rounded(input.type, x));
+    return output;
+  }
+  if (input.owner) total = sum(total, *input.owner);
+  const Encoded result = codec.encode(total, input.type);
+  output.wire = result.wire;
+  output.out = result.values;
+  output.nonfinite.result = result.nonfinite;
+  if (input.owner) output.owner = residual_after(total, result.values, *input.owner);
+  return output;
+}
+
+/// A codec and what is claimed of it without its type, so that the checks are compiled once and not per codec.
+struct Subject {
+  std::string name;
+  int bits = 0;
+  std::size_t param_bytes = 0;
+  int block = 0;
+  double accuracy = 0;
+  bool exact_zero = true, idempotent = true, scale_invariant = true, odd_symmetric = false;
+  float largest = 0;
+  double (*error_bound)(double x, double largest) = nullptr;
+  std::unique_ptr<Coder> (*coder_at)(int block, host::Level level) = nullptr;
+  std::unique_ptr<ReferenceCodec> (*reference_at)(int block) = nullptr;
+
+  std::unique_ptr<Coder> coder(host::Level level = host::supported_level()) const { return coder_at(block, level); }
+  std::unique_ptr<ReferenceCodec> reference() const { return reference_at(block); }
+};
+
+template <BlockCodec C>
+Subject subject() {
+  Subject s;
+  s.name = std::string(C::name);
+  s.bits = C::bits;
+  s.param_bytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+  s.block = C{}.block;
+  s.accuracy = static_cast<double>(C::accuracy);
+  s.exact_zero = Claims<C>::exact_zero;
+  s.idempotent = Claims<C>::idempotent;
+  s.scale_invariant = Claims<C>::scale_invariant;
+  s.odd_symmetric = Claims<C>::odd_symmetric;
+  s.largest = Claims<C>::largest;
+  s.error_bound = [](double x, double largest) { return Claims<C>::error_bound(x, largest); };
+  s.coder_at = [](int block, host::Level level) -> std::unique_ptr<Coder> {
+    C codec;
+    codec.block = block;
+    return std::make_unique<HostCoder<C>>(codec, level);
+  };
+  s.reference_at = [](int block) -> std::unique_ptr<ReferenceCodec> { return std::make_unique<NaiveCodec<C>>(block); };
+  return s;
+}
+
+inline std::vector<host::Level> levels() {
+  std::vector<host::Level> all;
+  for (const host::Level level : {host::Level::baseline, host::Level::avx2, host::Level::avx512})
+    if (level <= host::supported_level()) all.push_back(level);
+  return all;
+}
+
+}  // namespace tightwire::testing

@@ -1,0 +1,96 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include <tightwire/detail/flush_to_zero.hpp>
+#include <tightwire/element.hpp>
+
+namespace tightwire {
+namespace {
+
+/// fp32 bits -> 16-bit code in integer arithmetic: the significand as a whole number, shifted, and rounded by comparing what
+/// fell off with one half. NaN gives 0xffff, which stands for all of them.
+std::uint16_t reference(std::uint32_t bits, int exponent_bits, int fraction_bits) {
+  const std::uint32_t sign = bits >> 31 << 15;
+  const std::uint32_t infinity = ((1u << exponent_bits) - 1) << fraction_bits;
+  const int field = static_cast<int>(bits >> 23 & 0xffu);
+  const std::uint32_t fraction = bits & 0x7fffffu;
+  if (field == 255) return static_cast<std::uint16_t>(fraction != 0 ? 0xffffu : sign | infinity);
+
+  // |x| = significand * 2^(exponent - 23)
+  const std::uint64_t significand = fraction | (field == 0 ? 0u : 0x800000u);
+  const int exponent = (field == 0 ? 1 : field) - 127;
+  const int smallest = 2 - (1 << (exponent_bits - 1));
+  // Units of the last place of the result are 2^(target - fraction_bits).
+  const int target = exponent < smallest ? smallest : exponent;
+  const int shift = 23 - fraction_bits + (target - exponent);
+  if (shift > 40) return static_cast<std::uint16_t>(sign);
+  const std::uint64_t kept = significand >> shift;
+  const std::uint64_t dropped = significand - (kept << shift);
+  const std::uint64_t half = std::uint64_t{1} << (shift - 1);
+  const bool up = dropped > half || (dropped == half && (kept & 1u) != 0);
+  const auto units = static_cast<std::uint32_t>(kept) + (up ? 1u : 0u);
+  // `units` has the leading one of a normal number, which counts as one step of the exponent field.
+  const std::uint32_t code = (static_cast<std::uint32_t>(target - smallest) << fraction_bits) + units;
+  return static_cast<std::uint16_t>(sign | (code >= infinity ? infinity : code));
+}
+
+struct Mismatches {
+  std::atomic<std::uint64_t> count{0};
+  std::atomic<std::uint32_t> example{0};
+  void add(std::uint32_t bits) {
+    if (count.fetch_add(1) == 0) example = bits;
+  }
+};
+
+using Codes = std::array<std::uint16_t, 65536>;
+
+/// The codes of 65,536 neighbouring fp32 patterns.
+template <ElementType Type>
+[[gnu::noinline]] void encode(std::uint32_t upper_half, Codes& codes) {
+  for (std::uint32_t lower_half = 0; lower_half < codes.size(); ++lower_half)
+    codes[lower_half] = detail::Element<Type>::store(detail::from_bits(upper_half << 16 | lower_half));
+}
+
+/// Both floating point modes against the reference, for the upper halves in [begin, end).
+template <ElementType Type>
+void compare_range(std::uint32_t begin, std::uint32_t end, Mismatches& mismatches) {
+  constexpr int kExponentBits = Type == ElementType::bf16 ? 8 : 5;
+  constexpr int kFractionBits = 15 - kExponentBits;
+  constexpr std::uint32_t kInfinity = ((1u << kExponentBits) - 1) << kFractionBits;
+  Codes plain{}, flushed{};
+  for (std::uint32_t upper_half = begin; upper_half < end; ++upper_half) {
+    encode<Type>(upper_half, plain);
+    {
+      const detail::FlushToZero mode;
+      encode<Type>(upper_half, flushed);
+    }
+    for (std::uint32_t lower_half = 0; lower_half < plain.size(); ++lower_half) {
+      const std::uint32_t bits = upper_half << 16 | lower_half;
+      const std::uint16_t expected = reference(bits, kExponentBits, kFractionBits);
+      for (const std::uint16_t code : {plain[lower_half], flushed[lower_half]}) {
+        const bool is_nan = (code & 0x7fffu) > kInfinity && code >> 15 == bits >> 31;
+        if (expected == 0xffffu ? !is_nan : code != expected) mismatches.add(bits);
+      }
+    }
+  }
+}
+
+/// All 2^32 values of fp32, on two threads.
+template <ElementType Type>
+void compare_all() {
+  Mismatches mismatches;
+  std::thread other([&] { compare_range<Type>(0, 0x8000u, mismatches); });
+  compare_range<Type>(0x8000u, 0x10000u, mismatches);
+  other.join();
+  EXPECT_EQ(mismatches.count, 0u) << "for example fp32 bits 0x" << std::hex << mismatches.example;
+}
+
+TEST(ElementExhaustive, EveryFloatToBfloat16) { compare_all<ElementType::bf16>(); }
+TEST(ElementExhaustive, EveryFloatToBinary16) { compare_all<ElementType::f16>(); }
+
+}  // namespace
+}  // namespace tightwire
