@@ -231,6 +231,8 @@ class Session {
   int size() const noexcept { return transport_->size(); }
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   std::size_t buckets() const noexcept { return buckets_.size(); }
+  /// Whose pointers `start` wants, in this order.
+  const std::vector<ParameterId>& bucket_parameters(BucketId id) const { return known(id).parameters; }
   const BucketPlan& bucket_plan(BucketId id) const { return known(id).plan; }
   std::uint64_t steps() const noexcept { return steps_; }
 
