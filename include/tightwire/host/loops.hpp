@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include <tightwire/codec/dense.hpp>
 #include <tightwire/codec/stat.hpp>
 #include <tightwire/coder.hpp>
 #include <tightwire/host/packing.hpp>
@@ -156,6 +157,22 @@ struct Loops {
     return largest.bits >= kHalfOfLargest;
   }
 
+  /// Elements of a sum that a buffer of the element type does not hold as a finite value.
+  TIGHTWIRE_INLINE static std::uint64_t nonfinite_sums(const float* x, std::size_t count) {
+    AbsMax largest;
+    for (std::size_t i = 0; i < count; i += Tile)
+      for (int j = 0; j < Tile; ++j) largest.add(AbsMax::key(x[i + j]));
+    return largest.bits < kOverflow ? 0 : count_overflows(x, count);
+  }
+  [[gnu::noinline, gnu::cold]] static std::uint64_t count_overflows(const float* x, std::size_t count) {
+    std::uint64_t overflows = 0;
+    for (std::size_t i = 0; i < count; ++i)
+      if (AbsMax::key(x[i]) >= kOverflow) ++overflows;
+    return overflows;
+  }
+  /// Magnitude from which a value rounds to infinity in a buffer.
+  static constexpr int kOverflow = DenseAs<Type>::Stat::kOverflow;
+
   /// One block of values in x -> wire, x := decoded values, residual := difference.
   template <bool Round>
   TIGHTWIRE_INLINE static std::uint64_t encode_block(float* x, std::size_t count, std::byte* param_at, std::byte* codes_at,
@@ -274,6 +291,8 @@ struct Loops {
       if (job.wire != nullptr) {
         if (job.owner) add(job.owner.before + at, x, count);
         met.result += encode_block<true>(x, count, job.wire + param_at, job.wire + code_at, advance(job.owner, at));
+      } else {
+        met.result += nonfinite_sums(x, count);
       }
       store(x, out + at, count);
     }

@@ -177,7 +177,10 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
   }
   for (float& x : total) x /= input.divisor;
   if (!input.encoded) {
-    for (const float x : total) output.out.push_back(rounded(input.type, x));
+    for (const float x : total) {
+      output.out.push_back(rounded(input.type, x));
+      if (!is_finite(output.out.back())) ++output.nonfinite.result;
+    }
     return output;
   }
   if (input.owner) total = sum(total, *input.owner);
