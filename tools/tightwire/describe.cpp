@@ -1,0 +1,103 @@
+#include "describe.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <iomanip>
+#include <sstream>
+#include <tuple>
+
+#include <nlohmann/json.hpp>
+#include <tightwire/tightwire.hpp>
+
+#include "build_info.hpp"
+
+namespace tightwire::tool {
+namespace {
+
+template <BlockCodec C>
+CodecState codec_state() {
+  const Codec codec{C{}};
+  const auto coder = codec.coder(ElementType::f32);
+  constexpr std::size_t kMany = std::size_t{1} << 20;
+  const double bits = 8 * static_cast<double>(coder->wire_bytes(kMany)) / static_cast<double>(kMany);
+  return {codec.spec(), std::round(bits * 100) / 100, std::round(C::accuracy * 1e6) / 1e6};
+}
+
+template <class... Codecs>
+std::vector<CodecState> codec_states(std::tuple<Codecs...>) {
+  return {codec_state<Codecs>()...};
+}
+
+std::string level_note() {
+  const char* asked = std::getenv("TIGHTWIRE_CPU_LEVEL");
+  if (asked == nullptr) return "";
+  const std::string setting = "TIGHTWIRE_CPU_LEVEL=" + std::string(asked);
+  if (asked == host::to_string(host::level())) return setting;
+  return setting + " is not possible here and has no effect";
+}
+
+}  // namespace
+
+Description describe() {
+  Description description{.level = std::string(host::to_string(host::level())),
+                          .supported_level = std::string(host::to_string(host::supported_level())),
+                          .level_note = level_note(),
+                          .codecs = codec_states(BuiltinCodecs{}),
+                          .ucx = {},
+                          .ucx_error = {}};
+  try {
+    description.ucx = ucx_state();
+  } catch (const Error& error) {
+    description.ucx_error = error.what();
+  }
+  return description;
+}
+
+std::string as_text(const Description& description) {
+  std::ostringstream text;
+  const auto line = [&](std::string_view head, std::string_view rest) {
+    text << std::left << std::setw(12) << head << rest << '\n';
+  };
+  text << "tightwire " << kVersion << ", wire version " << kWireVersion << '\n';
+  line("compiler", std::string(kCompiler) + ", " + std::string(kBuildType));
+  line("CPU level", description.level + " (this CPU has " + description.supported_level + ")" +
+                        (description.level_note.empty() ? "" : "; " + description.level_note));
+  text << "components\n";
+  for (const Part& part : kParts) line("  " + std::string(part.name), part.note);
+  text << "transports\n";
+  line("  local", "ranks as threads of one process");
+  if (description.ucx) line("  ucx", "UCX " + description.ucx->version + ": " + description.ucx->transports);
+  if (!description.ucx_error.empty()) line("  ucx", description.ucx_error);
+  text << "codecs" << std::setw(22) << ' ' << "bits per element   relative error on Gaussian data\n";
+  line("  exact", "              as the buffer      0");
+  for (const CodecState& codec : description.codecs)
+    text << "  " << std::left << std::setw(24) << codec.spec << "  " << std::setw(19) << std::setprecision(4)
+         << codec.bits_per_element << codec.relative_error << '\n';
+  return text.str();
+}
+
+std::string as_json(const Description& description) {
+  nlohmann::ordered_json json;
+  json["version"] = kVersion;
+  json["wire_version"] = kWireVersion;
+  json["compiler"] = kCompiler;
+  json["build_type"] = kBuildType;
+  json["cpu_level"] = {{"in_force", description.level},
+                       {"supported", description.supported_level},
+                       {"note", description.level_note}};
+  for (const Part& part : kParts)
+    json["components"][std::string(part.name)] = {{"built", part.built}, {"note", part.note}};
+  json["transports"]["local"] = nlohmann::ordered_json::object();
+  if (description.ucx)
+    json["transports"]["ucx"] = {{"version", description.ucx->version}, {"transports", description.ucx->transports}};
+  if (!description.ucx_error.empty()) json["transports"]["ucx"] = {{"error", description.ucx_error}};
+  json["codecs"] = nlohmann::ordered_json::array({{{"spec", "exact"}, {"relative_error", 0}}});
+  for (const CodecState& codec : description.codecs)
+    json["codecs"].push_back({{"spec", codec.spec},
+                              {"bits_per_element", codec.bits_per_element},
+                              {"relative_error", codec.relative_error}});
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tightwire::tool

@@ -1,0 +1,9 @@
+#include <tightwire/ucx.hpp>
+
+#include "transports.hpp"
+
+namespace tightwire::tool {
+
+std::optional<UcxState> ucx_state() { return UcxState{ucx::version(), ucx::available_transports()}; }
+
+}  // namespace tightwire::tool
