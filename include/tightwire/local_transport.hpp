@@ -72,6 +72,7 @@ class LocalTransport final : public Transport {
   Ticket post(std::span<const Message> round) override {
     const std::lock_guard lock(exchange_->mutex);
     require_open();
+    require_all_present();
     const std::size_t slot = free_slot();
     Round& mine = rounds_[slot];
     mine.left = round.size();
@@ -94,7 +95,10 @@ class LocalTransport final : public Transport {
     const std::lock_guard lock(exchange_->mutex);
     require_open();
     Round& round = find(ticket);
-    if (round.left != 0) return false;
+    if (round.left != 0) {
+      require_all_present();  // what arrived before a rank was lost still counts
+      return false;
+    }
     round.busy = false;
     return true;
   }
@@ -154,13 +158,16 @@ class LocalTransport final : public Transport {
     return rounds_[slot];
   }
 
-  /// Once a rank is lost no two halves meet any more, so that memory of unfinished rounds may go away.
   void require_open() const {
-    if (!failure_.empty()) throw Error(Errc::corrupt, failure_);
+    if (failure_) throw Error(*failure_);
+  }
+  /// Once a rank is lost no two halves meet any more, so that memory of unfinished rounds may go away.
+  void require_all_present() {
     if (!exchange_->loss) return;
     const auto& [rank, reason] = *exchange_->loss;
-    throw Error(Errc::peer_lost,
-                "rank " + std::to_string(rank) + (rank == rank_ ? " (this rank) gave up: " : " lost: ") + reason);
+    failure_.emplace(Errc::peer_lost, "rank " + std::to_string(rank) +
+                                          (rank == rank_ ? " (this rank) gave up: " : " lost: ") + reason);
+    throw Error(*failure_);
   }
 
   /// Under the lock.
@@ -193,9 +200,9 @@ class LocalTransport final : public Transport {
       // Both sides learn of it: the receiver must not use the bytes, the sender would wait for ever.
       const std::string what = "frame from rank " + std::to_string(send.from) + " to rank " + std::to_string(send.to) +
                                ": expected " + std::to_string(receive.bytes) + " bytes, got " + std::to_string(send.bytes);
-      failure_ = what;
+      failure_.emplace(Errc::corrupt, what);
       close(what);
-      throw Error(Errc::corrupt, what);
+      throw Error(*failure_);
     }
     if (send.bytes != 0) std::memcpy(receive.data, send.data, send.bytes);
     --*send.left;
@@ -221,7 +228,7 @@ class LocalTransport final : public Transport {
   int size_;
   std::deque<Round> rounds_;
   std::deque<std::pair<std::thread::id, std::uint64_t>> seen_;  // a deque: its elements stay where they are
-  std::string failure_;
+  std::optional<Error> failure_;  // the first this transport threw, and from then on throws
 };
 
 /// The transports of `ranks` ranks of this process, to be used from one thread each.
