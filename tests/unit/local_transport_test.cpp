@@ -113,6 +113,17 @@ TEST(LocalTransport, AbortReachesEveryRankNowAndLater) {
   EXPECT_ERROR(post(*ranks[0], receive(2, 1, place)), Errc::peer_lost, "out of cheese");
 }
 
+TEST(LocalTransport, WhatArrivedBeforeALossStillCounts) {
+  const auto ranks = local::make(2);
+  int value = 7, in[2] = {};
+  const Ticket complete = post(*ranks[0], receive(1, 1, in[0])), incomplete = post(*ranks[0], receive(1, 2, in[1]));
+  post(*ranks[1], send(0, 1, value));
+  ranks[1]->abort("enough");
+  EXPECT_TRUE(ranks[0]->done(complete));
+  EXPECT_EQ(in[0], 7);
+  EXPECT_ERROR(ranks[0]->done(incomplete), Errc::peer_lost, "enough");
+}
+
 TEST(LocalTransport, TakenBackMemoryIsNeverTouchedAgain) {
   const auto ranks = local::make(2);
   auto gone = std::make_unique<int>(5);

@@ -61,7 +61,7 @@ class FaultyTransport final : public WrappingTransport {
     const std::lock_guard lock(mutex_);
     const Ticket ticket = ++tickets_;
     Round& mine = rounds_[ticket];
-    std::vector<Message> now;
+    std::vector<Message> now, extra;
     for (const Message& message : round) {
       if (message.kind == Message::Kind::receive) {
         now.push_back(message);
@@ -70,11 +70,10 @@ class FaultyTransport final : public WrappingTransport {
       const Fault fault = script_ ? script_(message) : Fault{};
       if (fault.drop) continue;
       for (int copy = 0; copy < fault.copies; ++copy) {
-        // The sender waits for one of the copies; the others have memory of their own and are on no account.
-        const bool extra = copy > 0;
-        const Message sent = fault.change || fault.resize || extra ? changed(message, fault) : message;
-        if (extra) {
-          extras_.push_back(inner().post({&sent, 1}));
+        // The sender waits for the first copy; the others have memory of their own and are on no account.
+        const Message sent = fault.change || fault.resize || copy > 0 ? changed(message, fault) : message;
+        if (copy > 0) {
+          extra.push_back(sent);
         } else if (fault.delay.count() > 0) {
           mine.held.push_back({sent, Clock::now() + fault.delay});
         } else {
@@ -83,6 +82,7 @@ class FaultyTransport final : public WrappingTransport {
       }
     }
     if (!now.empty()) mine.posted.push_back(inner().post(now));
+    if (!extra.empty()) inner().post(extra);
     return ticket;
   }
 
@@ -163,7 +163,6 @@ class FaultyTransport final : public WrappingTransport {
   std::map<Ticket, Round> rounds_;
   Ticket tickets_ = 0;
   std::deque<std::vector<std::byte>> copies_;
-  std::vector<Ticket> extras_;
 };
 
 }  // namespace tightwire::testing
