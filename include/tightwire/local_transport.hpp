@@ -20,7 +20,16 @@ namespace tightwire::local {
 /// What the ranks of one process share: for each rank, the messages that have not met their other half.
 class Exchange {
  public:
-  explicit Exchange(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {}
+  /// Halves and rounds in flight for which there is room from the start, so that how ranks happen to meet does not decide
+  /// whether a step allocates.
+  static constexpr std::size_t kInFlight = 1024;
+
+  explicit Exchange(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {
+    for (Inbox& each : inboxes_) {
+      each.sends.reserve(kInFlight);
+      each.receives.reserve(kInFlight);
+    }
+  }
 
   struct Pending {
     int from;
@@ -54,7 +63,7 @@ class Exchange {
 class LocalTransport final : public Transport {
  public:
   LocalTransport(std::shared_ptr<Exchange> exchange, int rank, int size)
-      : exchange_(std::move(exchange)), rank_(rank), size_(size) {}
+      : exchange_(std::move(exchange)), rank_(rank), size_(size), rounds_(Exchange::kInFlight) {}
   ~LocalTransport() override {
     withdraw("it closed its transport with messages unfinished", [](const Exchange::Pending&) { return true; });
   }

@@ -1,0 +1,230 @@
+// Reductions side by side: started in one order, waited for in another, on several threads, for a long time.
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/host/builtin.hpp>
+
+#include "support/model.hpp"
+#include "support/ranks.hpp"
+#include "support/steps.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+Model many_parameters(int count) {
+  Model model;
+  for (int i = 0; i < count; ++i)
+    model.push_back({"p" + std::to_string(i), {i % 7 == 0 ? 1 : 37 * i % 997, 3}, ElementType::f32,
+                     i % 3 == 0 ? Codec{Int4{}} : i % 3 == 1 ? Codec{Int8{}} : Codec{}});
+  return model;
+}
+SessionOptions bucket_each(Algorithm algorithm = Algorithm::automatic) {
+  SessionOptions options;
+  options.bucket_bytes = 1;
+  options.plan.algorithm = algorithm;
+  options.plan.share_elements = 256;
+  options.timeout = std::chrono::seconds(30);
+  return options;
+}
+
+TEST(Engine, TwentyBucketsInAnotherOrderOnEveryRank) {
+  Steps steps{.model = many_parameters(20), .options = bucket_each(), .steps = 20};
+  const auto in_order = steps.run(4);
+  EXPECT_TRUE(all_equal(in_order));
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    steps.reduce = in_random_order(seed);
+    EXPECT_TRUE(steps.run(4) == in_order);
+  }
+}
+
+TEST(Engine, BlockingAndBackgroundUseMix) {
+  const Model model = many_parameters(9);
+  Steps steps{.model = model, .options = bucket_each(), .steps = 10};
+  const auto expected = steps.run(3);
+  steps.reduce = [](Session& session, Gradients& gradients) {
+    if ((session.steps() + static_cast<std::uint64_t>(session.rank())) % 2 == 0)
+      session.all_reduce(gradients.pointers());
+    else
+      in_random_order(3)(session, gradients);
+  };
+  EXPECT_TRUE(steps.run(3) == expected);
+}
+
+TEST(Engine, StartDoesNotWaitAndTheWorkGoesOnWithoutTheCaller) {
+  // Rank 1 starts only after rank 0's start has returned; then nobody calls the Session until all bytes are gone.
+  const Model model = {{"w", {30'000}, ElementType::f32, Int8{}}};
+  Transports transports;
+  std::vector<std::shared_ptr<CountingTransport>> counters;
+  for (auto& inner : local::make(2)) {
+    counters.push_back(std::make_shared<CountingTransport>(std::move(inner)));
+    transports.push_back(counters.back());
+  }
+  std::atomic<bool> started = false;
+  run_all(transports, [&](const std::shared_ptr<Transport>& transport) {
+    const auto rank = static_cast<std::size_t>(transport->rank());
+    const auto session = sealed_session(transport, model, bucket_each(Algorithm::two_shot));
+    const std::uint64_t before = counters[rank]->sent_bytes();
+    const std::uint64_t planned = session->bucket_plan(0).wire_bytes(transport->rank());
+    Gradients gradients(model);
+    gradients.fill([&](std::size_t, std::size_t) { return static_cast<float>(rank); });
+    while (rank == 1 && !started) std::this_thread::yield();
+    Handle handle = session->start(0, gradients.pointers());
+    if (rank == 0) started = true;
+    const TimePoint until = Clock::now() + std::chrono::seconds(20);
+    while (counters[rank]->sent_bytes() - before < planned && Clock::now() < until)
+      std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_EQ(counters[rank]->sent_bytes() - before, planned);
+    handle.wait();
+    for (const float x : gradients.values(0)) ASSERT_NEAR(x, 0.5f, 0.01f);
+  });
+}
+
+TEST(Engine, ASingleHandleIsWaitedForWhileOthersAreNot) {
+  // Waiting for the last started must not need the others to be waited for, and they must go on meanwhile.
+  const Model model = many_parameters(6);
+  run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, bucket_each());
+    Gradients gradients(model);
+    for (int step = 0; step < 30; ++step) {
+      std::vector<Handle> handles;
+      for (BucketId id = 0; id < 6; ++id) {
+        void* pointer = gradients.pointers()[id];
+        handles.push_back(session->start(id, {&pointer, 1}));
+      }
+      handles[static_cast<std::size_t>((step + transport->rank()) % 6)].wait();
+      for (Handle& handle : handles) handle.wait();
+      session->commit();
+    }
+  });
+}
+
+/// One rank's rounds on one communicator: random sizes, payload a function of round and rank, every element checked.
+void check_rounds(Session& session, const Model& model, int rounds, std::uint64_t seed, bool yields) {
+  FastRandom common(seed), own(seed + 1000 * static_cast<std::uint64_t>(session.rank() + 1));
+  Gradients gradients(model);
+  const float mean = static_cast<float>(session.size() - 1) / 2;
+  for (int round = 0; round < rounds; ++round) {
+    const BucketId id = common.below(session.buckets());
+    const ParameterId p = session.bucket_parameters(id)[0];
+    const auto value = [&](std::size_t i) { return static_cast<float>(round % 1000) + static_cast<float>(i % 64); };
+    for (std::size_t i = 0; i < model[p].count(); ++i)
+      gradients.set(p, i, value(i) + static_cast<float>(session.rank()));
+    if (yields && own.below(16) == 0) std::this_thread::sleep_for(std::chrono::microseconds(own.below(2000)));
+    if (yields && own.below(4) == 0) std::this_thread::yield();
+    void* pointer = gradients.pointers()[p];
+    session.start(id, {&pointer, 1}).wait();
+    for (std::size_t i = 0; i < model[p].count(); ++i)
+      ASSERT_EQ(gradients.get(p, i), value(i) + mean) << "round " << round << ", element " << i;
+  }
+}
+Model exact_sizes() {
+  Model model;
+  for (const std::int64_t count : {1, 2, 15, 64, 257, 1000, 4099, 20'000})
+    model.push_back({"of " + std::to_string(count), {count}, ElementType::f32, Codec{}});
+  return model;
+}
+
+TEST(Engine, TwoThousandReductionsOfChangingSizeBackToBack) {
+  const Model model = exact_sizes();
+  run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, bucket_each());
+    check_rounds(*session, model, 2000, 1, true);
+  });
+}
+
+TEST(Engine, ThreeCommunicatorsOnThreeThreadsEach) {
+  // A communicator per thread, each a group of its own.
+  const Model model = exact_sizes();
+  std::vector<Transports> groups;
+  for (int group = 0; group < 3; ++group) groups.push_back(local::make(2));
+  run_all(2, [&](const std::shared_ptr<Transport>& rank) {
+    std::vector<std::thread> threads;
+    for (std::size_t group = 0; group < 3; ++group)
+      threads.emplace_back([&, group] {
+        const auto session = sealed_session(groups[group][static_cast<std::size_t>(rank->rank())], model, bucket_each());
+        check_rounds(*session, model, 300, group, true);
+      });
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(Engine, ThreeSessionsOnOneTransportOnThreadsOfTheirOwn) {
+  // Their waits share a transport: no thread may sleep through its message because another one woke for its own.
+  const Model model = exact_sizes();
+  run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (int i = 0; i < 3; ++i) sessions.push_back(sealed_session(transport, model, bucket_each()));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < 3; ++i)
+      threads.emplace_back([&, i] { check_rounds(*sessions[i], model, 300, 10 + i, i != 0); });
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(Engine, SessionsOnOneTransportInOneThreadDoNotMeet) {
+  // The same plan twice, used in opposite order on different ranks.
+  const Model model = {{"w", {500}, ElementType::f32, Codec{}}};
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    const auto a = sealed_session(transport, model, bucket_each()), b = sealed_session(transport, model, bucket_each());
+    Gradients for_a(model), for_b(model);
+    for (int step = 0; step < 50; ++step) {
+      for_a.fill([&](std::size_t, std::size_t) { return static_cast<float>(step); });
+      for_b.fill([&](std::size_t, std::size_t) { return static_cast<float>(-step); });
+      Handle first = transport->rank() == 0 ? a->start(0, for_a.pointers()) : b->start(0, for_b.pointers());
+      Handle second = transport->rank() == 0 ? b->start(0, for_b.pointers()) : a->start(0, for_a.pointers());
+      second.wait();
+      first.wait();
+      ASSERT_EQ(for_a.get(0, 499), static_cast<float>(step));
+      ASSERT_EQ(for_b.get(0, 499), static_cast<float>(-step));
+    }
+  });
+}
+
+TEST(Engine, AnUnusedSessionEndsAtOnce) {
+  // Its thread sleeps; neither it nor the destructor may wait for a limit.
+  const Model model = many_parameters(3);
+  const TimePoint began = Clock::now();
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    for (int i = 0; i < 50; ++i) {
+      const auto session = sealed_session(transport, model, bucket_each());
+      if (i % 2 == 0) in_random_order(1)(*session, *std::make_unique<Gradients>(model));
+    }
+  });
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+}
+
+double cpu_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+TEST(Engine, WaitingTakesNoProcessorTime) {
+  const Model model = many_parameters(3);
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, bucket_each());
+    Gradients gradients(model);
+    void* pointer = gradients.pointers()[0];
+    if (transport->rank() == 1) std::this_thread::sleep_for(milliseconds(400));
+    const double before = cpu_seconds();
+    Handle handle = session->start(0, {&pointer, 1});
+    if (transport->rank() == 0) {
+      handle.wait();
+      EXPECT_LT(cpu_seconds() - before, 0.2) << "while waiting 0.4 s for rank 1";
+    }
+    handle.wait();
+  });
+}
+
+}  // namespace
+}  // namespace tightwire::testing
