@@ -1,9 +1,11 @@
 // Opening: the mode in force is named, what cannot be had is refused by name on every rank, nobody waits for ever.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <thread>
 
 #include "ucx_support.hpp"
@@ -203,14 +205,26 @@ TEST(UcxOpen, NamesWhomARoundWaitsFor) {
   }));
 }
 
+/// The library that handles a signal, or "" for the default action.
+std::string handler_library(int number) {
+  struct sigaction action {};
+  Dl_info library{};
+  sigaction(number, nullptr, &action);
+  const bool is_found = dladdr(reinterpret_cast<void*>(action.sa_handler), &library) != 0;
+  return is_found ? library.dli_fname : "";
+}
+
 TEST(UcxOpen, LeavesSignalsToTheProgram) {
   expect_silence(run_ranks(1, [](const Rendezvous& rendezvous) {
+    const bool had_ucx = handler_library(SIGHUP).find("libucs") != std::string::npos;
+    require(had_ucx, "libucs takes signals when it is loaded, or this test shows nothing");
+    std::signal(SIGILL, [](int) {});
+    const std::string own = handler_library(SIGILL);
     const auto transport = ucx::open(rendezvous, networks().front().options);
-    for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGHUP}) {
-      struct sigaction action {};
-      sigaction(number, nullptr, &action);
-      require(action.sa_handler == SIG_DFL, "signal " + std::to_string(number) + " has its default action");
-    }
+    for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGHUP})
+      require(handler_library(number).find("libucs") == std::string::npos,
+              "signal " + std::to_string(number) + " is the program's again");
+    require(handler_library(SIGILL) == own, "a handler of the program's own stays");
     return 0;
   }));
 }
@@ -246,7 +260,7 @@ bool enter_small_shared_memory(const std::string& bytes) {
          mount("tmpfs", "/dev/shm", "tmpfs", 0, ("size=" + bytes).c_str()) == 0;
 }
 
-int exchange_in_small_shared_memory(const Rendezvous& rendezvous) {
+int exchange_in_small_shared_memory(const Rendezvous& rendezvous) try {
   const auto transport = ucx::open(rendezvous, networks().front().options);
   std::vector<std::byte> in(8 << 20);
   auto out = random_bytes(1, in.size());
@@ -255,6 +269,10 @@ int exchange_in_small_shared_memory(const Rendezvous& rendezvous) {
   wait(*transport, transport->post(round));
   require(in == out, "bytes arrive");
   return 0;
+} catch (const Error& error) {
+  std::printf("%s", error.what());
+  std::fflush(stdout);
+  _exit(99);  // UCX 1.13 leaks a little when it cannot make a worker, which a leak checker would blame on us
 }
 
 TEST(UcxOpen, SaysHowMuchSharedMemoryIsMissing) {
