@@ -1,19 +1,19 @@
 #include "launcher.hpp"
 
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
+
 #include <tightwire/error.hpp>
 
+#include "../rendezvous/errno_text.hpp"
 #include "../rendezvous/proof.hpp"
+#include "job_resources.hpp"
 #include "output_relay.hpp"
 #include "rank_process.hpp"
 
@@ -24,67 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLookAnyway{500};
 constexpr std::chrono::milliseconds kLastOutputLimit{200};
-
-[[noreturn]] void throw_system_error(const std::string& what) {
-  throw Error(Errc::internal, what + ": " + std::strerror(errno) + " (errno " + std::to_string(errno) + ")");
-}
-
-/// A directory only this user can enter.
-class PrivateDirectory {
- public:
-  PrivateDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tightwire-run-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw_system_error("cannot make the directory " + pattern);
-    path_ = pattern;
-  }
-  PrivateDirectory(const PrivateDirectory&) = delete;
-  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
-  ~PrivateDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// While it lives, the signals that concern a launcher come as something to read.
-class SignalInbox {
- public:
-  SignalInbox() {
-    sigset_t ours;
-    ::sigemptyset(&ours);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ours, signal);
-    inbox_ = PipeEnd(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (inbox_.get() < 0) throw_system_error("cannot watch for signals");
-    ::sigaddset(&ours, SIGPIPE);  // a reader of ours that goes away shows as an error of write()
-    ::pthread_sigmask(SIG_BLOCK, &ours, &before_);
-  }
-  SignalInbox(const SignalInbox&) = delete;
-  SignalInbox& operator=(const SignalInbox&) = delete;
-  ~SignalInbox() {
-    sigset_t pipe;
-    ::sigemptyset(&pipe);
-    ::sigaddset(&pipe, SIGPIPE);
-    const timespec now{};
-    if (::sigismember(&before_, SIGPIPE) == 0) ::sigtimedwait(&pipe, nullptr, &now);
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
-  int descriptor() const { return inbox_.get(); }
-  const sigset_t& mask_before() const { return before_; }
-  /// The next signal, or 0.
-  int take() const {
-    signalfd_siginfo info{};
-    if (::read(inbox_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return 0;
-    return static_cast<int>(info.ssi_signo);
-  }
-
- private:
-  PipeEnd inbox_;
-  sigset_t before_{};
-};
+constexpr std::chrono::milliseconds kReactionLimit{1000};
 
 class Job {
  public:
@@ -116,7 +56,7 @@ class Job {
   void start(int rank);
   RankProgram program_of(int rank) const;
   void step(Clock::time_point until);
-  void on_signal(int signal);
+  void pass_on(int signal);
   void collect_ended();
   void on_end(std::size_t rank, int status);
   void fail(int status) { status_ = status_ == 0 ? status : status_; }
@@ -139,10 +79,16 @@ class Job {
   OutputRelay relay_;
   std::vector<pid_t> processes_;  ///< by rank; 0 once it has ended
   int status_ = 0;
-  int impatience_ = 0;  ///< how often we were asked to stop
+  std::optional<Clock::time_point> exited_at_;  ///< when the rank ended whose exit made `status_`
+  int impatience_ = 0;                          ///< how often we were asked to stop
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
 };
+
+std::string name_of_signal(int signal) {
+  const char* const name = ::sigdescr_np(signal);
+  return name != nullptr ? name : "unknown";
+}
 
 std::string replace_rank(std::string text, int rank) {
   constexpr std::string_view kPlace = "{rank}";
@@ -188,7 +134,7 @@ void Job::start(int rank) {
     return;
   }
   report("rank " + std::to_string(rank) + " could not be started: " + program.command[0] + ": " +
-         std::strerror(started.error));
+         rendezvous::errno_text(started.error));
   fail(started.error == ENOENT ? 127 : 126);
   terminate_at_ = Clock::now();
 }
@@ -199,19 +145,20 @@ void Job::step(Clock::time_point until) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
   const int count = ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX)));
   if (count > 0) {
-    while (const int signal = signals_.take()) on_signal(signal);
+    while (const int signal = signals_.take()) {
+      if (signal != SIGCHLD) pass_on(signal);
+    }
     relay_.serve(polled.data() + 1);
   }
   if (relay_.is_broken() && impatience_ == 0) {
     fail(128 + SIGPIPE);
-    on_signal(SIGTERM);
+    pass_on(SIGTERM);
   }
   collect_ended();
   act_when_due();
 }
 
-void Job::on_signal(int signal) {
-  if (signal == SIGCHLD) return;
+void Job::pass_on(int signal) {
   ++impatience_;
   signal_all(impatience_ == 1 ? signal : SIGKILL);
   if (!kill_at_) kill_at_ = Clock::now() + options_.grace;
@@ -237,10 +184,15 @@ void Job::on_end(std::size_t rank, int status) {
   if (status == 0) return;
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    report(who + " was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")");
+    report(who + " was killed by signal " + std::to_string(signal) + " (" + name_of_signal(signal) + ")");
+    // Its peers may notice, fail and end before the kernel is done with a killed process; it was the first all the
+    // same, unless we sent the signal.
+    if (exited_at_ && Clock::now() < *exited_at_ + kReactionLimit && !kill_at_) status_ = 0;
+    exited_at_.reset();
     fail(128 + signal);
   } else {
     report(who + " exited with status " + std::to_string(WEXITSTATUS(status)));
+    if (status_ == 0) exited_at_ = Clock::now();
     fail(WEXITSTATUS(status));
   }
   give_grace();

@@ -25,7 +25,8 @@ struct LaunchOptions {
 };
 
 /// Runs the job and returns when every rank has ended: 0, or the status of the rank that failed first, where
-/// 128 + n stands for signal n, 127 for a command that is not found and 126 for one that cannot be run.
+/// 128 + n stands for signal n, 127 for a command that is not found and 126 for one that cannot be run. A rank that was
+/// killed comes before ranks that exited shortly before it: they may have noticed sooner than we could.
 ///
 /// Each rank gets TIGHTWIRE_RANK, TIGHTWIRE_WORLD_SIZE, TIGHTWIRE_LOCAL_RANK, TIGHTWIRE_RENDEZVOUS (a file in a private
 /// directory that is removed at the end) and TIGHTWIRE_JOB_KEY (random), and RANK, WORLD_SIZE, LOCAL_RANK. Each rank

@@ -7,14 +7,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+
 #include <tightwire/error.hpp>
+
+#include "../rendezvous/errno_text.hpp"
 
 namespace tightwire::launcher {
 namespace {
 
 std::vector<char*> to_pointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
   pointers.push_back(nullptr);
   return pointers;
@@ -57,7 +60,7 @@ void PipeEnd::close() noexcept {
 Pipe make_pipe() {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(Errc::internal, std::string("cannot make a pipe: ") + std::strerror(errno));
+    throw Error(Errc::internal, "cannot make a pipe: " + rendezvous::errno_text(errno));
   }
   return {PipeEnd(ends[0]), PipeEnd(ends[1])};
 }
@@ -86,8 +89,9 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
-    const bool replaced = std::any_of(variables.begin(), variables.end(),
-                                      [&](const auto& variable) { return text.starts_with(variable.first + "="); });
+    const std::string name = text.substr(0, text.find('='));
+    const bool replaced =
+        std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
     if (!replaced) environment.push_back(text);
   }
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);

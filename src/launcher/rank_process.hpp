@@ -1,7 +1,8 @@
 #pragma once
+#include <sys/types.h>
+
 #include <csignal>
 #include <string>
-#include <sys/types.h>
 #include <utility>
 #include <vector>
 

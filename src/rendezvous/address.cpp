@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <string_view>
+
 #include <tightwire/error.hpp>
 
 namespace tightwire::rendezvous {

@@ -7,12 +7,13 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <sstream>
-#include <tightwire/error.hpp>
 #include <utility>
 
+#include <tightwire/error.hpp>
+
 #include "descriptor.hpp"
+#include "errno_text.hpp"
 #include "proof.hpp"
 
 namespace tightwire::rendezvous {
@@ -40,18 +41,18 @@ std::optional<Announcement> from_text(const std::string& text) {
     const auto space = line.find(' ');
     if (space == std::string::npos) return std::nullopt;
     const std::string name = line.substr(0, space);
-    std::string value = line.substr(space + 1);
-    if (name == "machine") announcement.machine = std::move(value);
-    if (name == "secret") announcement.secret = std::move(value);
-    if (name == "loopback") announcement.loopback.push_back(std::move(value));
-    if (name == "address") announcement.addresses.push_back(std::move(value));
+    const std::string value = line.substr(space + 1);
+    if (name == "machine") announcement.machine = value;
+    if (name == "secret") announcement.secret = value;
+    if (name == "loopback") announcement.loopback.push_back(value);
+    if (name == "address") announcement.addresses.push_back(value);
   }
   return std::nullopt;
 }
 
 [[noreturn]] void throw_file_error(const char* what, const std::string& path, int error) {
-  throw Error(Errc::transport, std::string("rank 0 cannot ") + what + " the rendezvous file '" + path +
-                                   "': " + std::strerror(error) + " (errno " + std::to_string(error) + ")");
+  throw Error(Errc::transport,
+              std::string("rank 0 cannot ") + what + " the rendezvous file '" + path + "': " + errno_text(error));
 }
 
 void write_whole(const std::string& path, const std::string& text) {
@@ -75,10 +76,10 @@ Descriptor open_own(const std::string& path, std::string& problem) {
   Descriptor file =
       Descriptor::make([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
   if (!file) {
-    problem = "rendezvous file '" + path + "': " + std::strerror(errno);
+    problem = "rendezvous file '" + path + "': " + errno_text(errno);
     return file;
   }
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     problem = "rendezvous file '" + path + "' is no plain file";
     return {};
@@ -103,7 +104,7 @@ std::optional<Announcement> read_announcement(const std::string& path, std::stri
     if (count == 0) break;
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      problem = "rendezvous file '" + path + "': " + std::strerror(errno);
+      problem = "rendezvous file '" + path + "': " + errno_text(errno);
       return std::nullopt;
     }
     text.append(buffer.data(), static_cast<std::size_t>(count));
@@ -125,8 +126,7 @@ AddressFile& AddressFile::operator=(AddressFile&& other) noexcept {
   return *this;
 }
 
-std::optional<AddressFile> AddressFile::write(const std::string& path, const Announcement& announcement,
-                                              bool replace) {
+std::optional<AddressFile> AddressFile::write(const std::string& path, const Announcement& announcement, bool replace) {
   const std::string draft = path + "." + to_hex(random_bytes(8));
   write_whole(draft, to_text(announcement));
   // link() refuses to replace, rename() replaces. Some file systems have no link().

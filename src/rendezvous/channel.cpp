@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 
+#include "errno_text.hpp"
 #include "wire.hpp"
 
 namespace tightwire::rendezvous {
@@ -17,14 +17,11 @@ std::string describe_end(int error) {
   switch (error) {
     case 0:
     case ECONNRESET:
-    case EPIPE:
-      return "its process ended";
+    case EPIPE: return "its process ended";
     case ETIMEDOUT:
     case EHOSTUNREACH:
-    case ENETUNREACH:
-      return std::string("its host stopped answering (") + std::strerror(error) + ")";
-    default:
-      return std::string("its control connection failed (") + std::strerror(error) + ")";
+    case ENETUNREACH: return "its host stopped answering: " + errno_text(error);
+    default: return "its control connection failed: " + errno_text(error);
   }
 }
 

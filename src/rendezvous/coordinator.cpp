@@ -80,11 +80,10 @@ void Coordinator::step() {
 void Coordinator::judge(Newcomer& newcomer) {
   const Verdict verdict{Errc::ok, mismatch(newcomer)};
   if (!verdict.text.empty()) {
-    const Error error(Errc::mismatch, verdict.text);
-    newcomer.channel.send(FrameType::verdict,
-                          encode_verdict(doorkeeper_.key(), newcomer.transcript, {error.code(), verdict.text}));
+    const Verdict refusal{Errc::mismatch, verdict.text};
+    newcomer.channel.send(FrameType::verdict, encode_verdict(doorkeeper_.key(), newcomer.transcript, refusal));
     refused_.push_back(std::move(newcomer.channel));
-    throw error;
+    throw Error(refusal.code, refusal.text);
   }
   newcomer.channel.send(FrameType::verdict, encode_verdict(doorkeeper_.key(), newcomer.transcript, verdict));
   newcomer.channel.set_limit(kBlobBytes);
@@ -113,8 +112,7 @@ std::string Coordinator::mismatch(const Newcomer& newcomer) const {
   }
   const Member& member = members_[hello.rank];
   if (!member.present) return {};
-  return "rank " + std::to_string(hello.rank) + " joined twice: from " + member.origin + " and from " +
-         newcomer.origin;
+  return "rank " + std::to_string(hello.rank) + " joined twice: from " + member.origin + " and from " + newcomer.origin;
 }
 
 void Coordinator::announce_arrival(std::size_t arrived) {

@@ -9,8 +9,7 @@ namespace tightwire::rendezvous {
 class Descriptor {
  public:
   Descriptor() = default;
-  Descriptor(Descriptor&& other) noexcept
-      : value_(std::exchange(other.value_, -1)), generation_(other.generation_) {}
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)), generation_(other.generation_) {}
   Descriptor& operator=(Descriptor&& other) noexcept;
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;

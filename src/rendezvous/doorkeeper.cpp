@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+
+#include "errno_text.hpp"
 
 namespace tightwire::rendezvous {
 namespace {
@@ -45,8 +46,7 @@ void Doorkeeper::accept_all() {
     Descriptor socket = accept_connection(listening_.socket, from);
     if (!socket && (errno == EMFILE || errno == ENFILE)) {
       if (pending_.empty()) {
-        throw Error(Errc::transport, "rank 0 cannot accept a connection: " + std::string(std::strerror(errno)) +
-                                         " (errno " + std::to_string(errno) + "; see ulimit -n)");
+        throw Error(Errc::transport, "rank 0 cannot accept a connection: " + errno_text(errno) + "; see ulimit -n");
       }
       if (!make_room()) return;
       continue;

@@ -105,8 +105,8 @@ int port_of(const std::string& job) {
 }
 
 Source from_slurm(const Variables& variables) {
-  Source source{"SLURM_PROCID", variables("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", {}, {}, {},
-                {}};
+  Source source{
+      "SLURM_PROCID", variables("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", {}, {}, {}, {}};
   const auto job = slurm_job(variables);
   source.key_hint = "SLURM_JOB_ID or SLURM_STEP_ID is not set";
   source.address_hint = source.key_hint;

@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+
 #include <tightwire/rendezvous.hpp>
 
 namespace tightwire::rendezvous {

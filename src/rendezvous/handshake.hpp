@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/transport.hpp>
 

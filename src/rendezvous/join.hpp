@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+
 #include <tightwire/rendezvous.hpp>
 
 namespace tightwire::rendezvous {

@@ -32,9 +32,9 @@ class Participant {
     Channel channel = reach_rank_zero();
     channel.send(FrameType::blob, request_.blob);
     while (received_ < size_) {
-      auto frame = wait_for_frame(channel, request_.deadline);
+      const auto frame = wait_for_frame(channel, request_.deadline);
       if (frame) {
-        on_frame(std::move(*frame));
+        on_frame(*frame);
       } else if (channel.ended()) {
         throw Error(Errc::peer_lost, "rank 0 was lost while the job was joining: " + channel.end_reason());
       } else {
@@ -51,7 +51,7 @@ class Participant {
   Channel reach_rank_zero();
   std::optional<Channel> try_every_place();
   std::vector<std::string> places();
-  void on_frame(Frame frame);
+  void on_frame(const Frame& frame);
   [[noreturn]] void give_up(Channel& channel);
 
   const JoinRequest& request_;
@@ -76,8 +76,8 @@ Channel Participant::reach_rank_zero() {
   }
   throw Error(Errc::timeout, "rank 0 missing: rank " + std::to_string(request_.rendezvous.rank) +
                                  " did not reach it at " + request_.rendezvous.address + " within " +
-                                 std::to_string(request_.rendezvous.timeout.count()) + " ms; the last problem: " +
-                                 problem_);
+                                 std::to_string(request_.rendezvous.timeout.count()) +
+                                 " ms; the last problem: " + problem_);
 }
 
 std::optional<Channel> Participant::try_every_place() {
@@ -111,7 +111,7 @@ std::vector<std::string> Participant::places() {
   return announcement->machine == machine_name() ? announcement->loopback : announcement->addresses;
 }
 
-void Participant::on_frame(Frame frame) {
+void Participant::on_frame(const Frame& frame) {
   if (frame.type == FrameType::failed) {
     const Verdict verdict = decode_failure(frame.body);
     throw Error(verdict.code, verdict.text);
@@ -136,11 +136,11 @@ void Participant::on_frame(Frame frame) {
 }
 
 void Participant::give_up(Channel& channel) {
-  const Error error(Errc::timeout, describe_attendance(present_) + " (after " +
-                                       std::to_string(request_.rendezvous.timeout.count()) + " ms)");
-  channel.send(FrameType::failed, encode_failure(error));
+  const std::string text =
+      describe_attendance(present_) + " (after " + std::to_string(request_.rendezvous.timeout.count()) + " ms)";
+  channel.send(FrameType::failed, encode_failure(Error(Errc::timeout, text)));
   close_gently({&channel}, Clock::now() + kFarewellLimit);
-  throw error;
+  throw Error(Errc::timeout, text);
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <sys/random.h>
 
 #include <cerrno>
-#include <cstring>
+
 #include <tightwire/error.hpp>
+
+#include "errno_text.hpp"
 
 namespace tightwire::rendezvous {
 
@@ -31,7 +33,7 @@ std::string random_bytes(std::size_t bytes) {
   while (filled < bytes) {
     const ssize_t got = ::getrandom(random.data() + filled, bytes - filled, 0);
     if (got < 0 && errno != EINTR) {
-      throw Error(Errc::internal, std::string("getrandom failed: ") + std::strerror(errno));
+      throw Error(Errc::internal, "getrandom failed: " + errno_text(errno));
     }
     if (got > 0) filled += static_cast<std::size_t>(got);
   }

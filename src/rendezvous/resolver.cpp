@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "errno_text.hpp"
 #include "socket.hpp"
 
 namespace tightwire::rendezvous {
@@ -135,7 +136,7 @@ SocketAddress loopback(std::uint16_t port) { return parse_numeric("127.0.0.1", p
 std::vector<SocketAddress> reachable_addresses(std::uint16_t port) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
-    throw Error(Errc::transport, std::string("cannot list the network interfaces: ") + std::strerror(errno));
+    throw Error(Errc::transport, "cannot list the network interfaces: " + errno_text(errno));
   }
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
   std::vector<SocketAddress> four;
@@ -160,7 +161,7 @@ std::vector<SocketAddress> reachable_addresses(std::uint16_t port) {
 }
 
 std::string machine_name() {
-  struct stat space{};
+  struct stat space {};
   const bool known = ::stat("/proc/self/ns/net", &space) == 0;
   return first_line("/proc/sys/kernel/random/boot_id") + "/" + (known ? std::to_string(space.st_ino) : "unknown");
 }

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+
+#include "errno_text.hpp"
 
 namespace tightwire::rendezvous {
 namespace {
@@ -19,8 +20,7 @@ Descriptor new_socket(int family) {
 }
 
 [[noreturn]] void throw_listen_error(const SocketAddress& address, int error) {
-  throw Error(Errc::transport, "rank 0 cannot listen at " + address.text() + ": " + std::strerror(error) + " (errno " +
-                                   std::to_string(error) + ")");
+  throw Error(Errc::transport, "rank 0 cannot listen at " + address.text() + ": " + errno_text(error));
 }
 
 /// 0, or the errno of what failed.
@@ -68,7 +68,7 @@ SocketAddress local_address(const Descriptor& socket) {
   SocketAddress address;
   address.length = sizeof address.storage;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
-    throw Error(Errc::transport, std::string("getsockname failed: ") + std::strerror(errno));
+    throw Error(Errc::transport, "getsockname failed: " + errno_text(errno));
   }
   return address;
 }
@@ -83,7 +83,7 @@ Descriptor accept_connection(const Descriptor& listener, SocketAddress& from) {
 
 Descriptor connect_to(const SocketAddress& address, TimePoint until, std::string& problem) {
   const auto fail = [&](int error) {
-    problem = "connecting to " + address.text() + ": " + std::strerror(error) + " (errno " + std::to_string(error) + ")";
+    problem = "connecting to " + address.text() + ": " + errno_text(error);
     return Descriptor();
   };
   Descriptor socket = new_socket(address.storage.ss_family);

@@ -5,8 +5,9 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <tightwire/transport.hpp>
 #include <vector>
+
+#include <tightwire/transport.hpp>
 
 #include "descriptor.hpp"
 

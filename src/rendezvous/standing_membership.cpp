@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <system_error>
 
+#include "errno_text.hpp"
 #include "wire.hpp"
 
 namespace tightwire::rendezvous {
@@ -21,8 +21,7 @@ constexpr std::chrono::milliseconds kLastWordsLimit{1000};
 Descriptor make_event() {
   Descriptor event = Descriptor::make([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   if (!event) {
-    throw Error(Errc::transport, std::string("cannot make an eventfd: ") + std::strerror(errno) + " (errno " +
-                                     std::to_string(errno) + "; see ulimit -n)");
+    throw Error(Errc::transport, "cannot make an eventfd: " + errno_text(errno) + "; see ulimit -n");
   }
   return event;
 }
@@ -104,7 +103,7 @@ void StandingMembership::leave(std::chrono::milliseconds limit) noexcept {
   if (in_forked_child()) return;
   try {
     const TimePoint until = Clock::now() + std::clamp<std::chrono::milliseconds>(limit, std::chrono::milliseconds(0),
-                                                                                std::chrono::hours(24));
+                                                                                 std::chrono::hours(24));
     std::unique_lock lock(mutex_);
     if (!leaving_ && !gave_up_) {
       leaving_ = true;
@@ -169,14 +168,14 @@ void StandingMembership::on_frame(Peer& peer, const Frame& frame) {
     changed_.notify_all();
   } else if ((frame.type == FrameType::give_up || frame.type == FrameType::failed) && rank_ == 0) {
     const bool joining = frame.type == FrameType::failed;
-    on_loss(peer.rank, joining ? "it gave up joining: " + decode_failure(frame.body).text : printable_reason(frame.body),
-            &peer);
+    on_loss(peer.rank,
+            joining ? "it gave up joining: " + decode_failure(frame.body).text : printable_reason(frame.body), &peer);
   } else if (frame.type == FrameType::lost && rank_ != 0 && frame.body.size() >= 4) {
     const auto rank = static_cast<int>(std::min<std::uint32_t>(get_u32(frame.body), static_cast<unsigned>(size_)));
     on_loss(rank, printable_reason(std::string_view(frame.body).substr(4)), &peer);
   } else {
-    on_loss(peer.rank, "it sent a control frame of type " + std::to_string(static_cast<int>(frame.type)) +
-                           " out of turn", &peer);
+    on_loss(peer.rank,
+            "it sent a control frame of type " + std::to_string(static_cast<int>(frame.type)) + " out of turn", &peer);
   }
 }
 

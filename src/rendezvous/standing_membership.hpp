@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+
 #include <tightwire/rendezvous.hpp>
 
 #include "joined.hpp"

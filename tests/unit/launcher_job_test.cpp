@@ -101,12 +101,12 @@ TEST(Launcher, GivesEachRankItsEnvironment) {
   const HardLimit limit(20);
   ::setenv("TIGHTWIRE_RANK", "77", 1);
   ::setenv("TIGHTWIRE_TEST_KEPT", "kept", 1);
-  const Launched launched = run(shell(
-      2,
-      "dir=${TIGHTWIRE_RENDEZVOUS#local://}; dir=${dir%/*}; "
-      "echo $TIGHTWIRE_RANK/$TIGHTWIRE_WORLD_SIZE/$TIGHTWIRE_LOCAL_RANK $RANK/$WORLD_SIZE/$LOCAL_RANK "
-      "$TIGHTWIRE_TEST_KEPT ${#TIGHTWIRE_JOB_KEY} $(stat -c %a $dir) $(env | grep -c ^TIGHTWIRE_RANK=); "
-      "echo key $TIGHTWIRE_JOB_KEY; echo directory $dir"));
+  const Launched launched =
+      run(shell(2,
+                "dir=${TIGHTWIRE_RENDEZVOUS#local://}; dir=${dir%/*}; "
+                "echo $TIGHTWIRE_RANK/$TIGHTWIRE_WORLD_SIZE/$TIGHTWIRE_LOCAL_RANK $RANK/$WORLD_SIZE/$LOCAL_RANK "
+                "$TIGHTWIRE_TEST_KEPT ${#TIGHTWIRE_JOB_KEY} $(stat -c %a $dir) $(env | grep -c ^TIGHTWIRE_RANK=); "
+                "echo key $TIGHTWIRE_JOB_KEY; echo directory $dir"));
   ::unsetenv("TIGHTWIRE_RANK");
   ::unsetenv("TIGHTWIRE_TEST_KEPT");
   EXPECT_EQ(launched.status, 0);
@@ -231,7 +231,9 @@ class LauncherProcess {
   explicit LauncherProcess(const LaunchOptions& options, const TemporaryDirectory& directory)
       : path_(directory.path("output")) {
     process_ = ::fork();
+    if (process_ < 0) throw std::runtime_error("fork failed");
     if (process_ != 0) return;
+    ::setenv("TMPDIR", directory.path("").c_str(), 1);
     const int output = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(output, STDOUT_FILENO);
     ::_exit(launch(options));

@@ -15,6 +15,7 @@ class RankProcess {
     if (::pipe(ends) != 0) throw std::runtime_error("pipe failed");
     output_ = ends[0];
     process_ = ::fork();
+    if (process_ < 0) throw std::runtime_error("fork failed");
     if (process_ != 0) {
       ::close(ends[1]);
       return;

@@ -30,10 +30,6 @@ std::string refusal(const Settings& settings) {
   return "accepted";
 }
 
-void expect_mentions(const std::string& text, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
-}
-
 Settings with(Settings settings, const Settings& more) {
   for (const auto& [name, value] : more) settings[name] = value;
   return settings;
@@ -52,8 +48,11 @@ const Settings kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},
                         {"OMPI_COMM_WORLD_SIZE", "2"},
                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                         {"PMIX_NAMESPACE", "1902444545"}};
-const Settings kSlurm{{"SLURM_PROCID", "3"},     {"SLURM_NTASKS", "4"},  {"SLURM_JOB_ID", "77"},
-                      {"SLURM_STEP_ID", "0"},    {"SLURM_STEP_NODELIST", "node[03-05,9]"}};
+const Settings kSlurm{{"SLURM_PROCID", "3"},
+                      {"SLURM_NTASKS", "4"},
+                      {"SLURM_JOB_ID", "77"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NODELIST", "node[03-05,9]"}};
 
 TEST(Environment, WithoutVariablesIsOneRankAlone) {
   const Rendezvous alone = read({});

@@ -1,5 +1,6 @@
-#include <fstream>
 #include <sys/resource.h>
+
+#include <fstream>
 
 #include "rendezvous/join.hpp"
 #include "rendezvous/socket.hpp"
@@ -10,14 +11,8 @@ namespace {
 
 using namespace tightwire::testing;
 
-void expect_mentions(const std::string& text, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
-}
-
 /// A port that is free now, on loopback.
-std::uint16_t free_port() {
-  return rendezvous::local_address(rendezvous::listen_at(rendezvous::loopback(0))).port();
-}
+std::uint16_t free_port() { return rendezvous::local_address(rendezvous::listen_at(rendezvous::loopback(0))).port(); }
 
 class JoinSize : public ::testing::TestWithParam<int> {};
 
@@ -72,9 +67,9 @@ TEST(Join, RefusesABlobAboveTheLimitBeforeAnythingStarts) {
 TEST(Join, RefusesWhatCannotWork) {
   Rendezvous keyless = job(0, 2, "local:///tmp/x");
   keyless.key.clear();
-  for (const Rendezvous& bad : {job(-1, 2, "local:///tmp/x"), job(0, 0, "local:///tmp/x"), job(1, 1, "local:///tmp/x"),
-                                job(0, 2, ""), job(1, 2, "tcp://127.0.0.1:0"), keyless,
-                                job(0, 2, "local:///tmp/x", milliseconds(0))}) {
+  for (const Rendezvous& bad :
+       {job(-1, 2, "local:///tmp/x"), job(0, 0, "local:///tmp/x"), job(1, 1, "local:///tmp/x"), job(0, 2, ""),
+        job(1, 2, "tcp://127.0.0.1:0"), keyless, job(0, 2, "local:///tmp/x", milliseconds(0))}) {
     EXPECT_EQ(outcome_of([&] { return Membership::join(bad, {}); }).code, Errc::invalid_argument);
   }
 }
@@ -298,7 +293,8 @@ TEST(Join, ManyRanksFitUnderASmallDescriptorLimit) {
     if (child == 0) {
       const rlimit small{rank == 0 ? 256U : 16U, before.rlim_max};
       ::setrlimit(RLIMIT_NOFILE, &small);
-      const auto outcome = outcome_of([&] { return Membership::join(job(rank, kRanks, address, milliseconds(20000)), blob_of(rank)); });
+      const auto outcome =
+          outcome_of([&] { return Membership::join(job(rank, kRanks, address, milliseconds(20000)), blob_of(rank)); });
       if (!outcome.membership) ::_exit(1);
       const bool right = outcome.membership->blobs()[kRanks - 1] == blob_of(kRanks - 1);
       outcome.membership->leave(milliseconds(10000));
@@ -332,7 +328,7 @@ TEST(Join, RunningOutOfDescriptorsIsSaidByName) {
     ::_exit(outcome.code == Errc::transport ? 0 : 1);
   }
   ::close(pipe_ends[1]);
-  auto others = whole_job(4, address, milliseconds(1000));
+  auto others = whole_job(4, address, milliseconds(400));
   others.erase(others.begin());
   for (const Outcome& outcome : join_all(others)) EXPECT_NE(outcome.code, Errc::ok);
   int status = -1;

@@ -19,13 +19,7 @@ using rendezvous::Descriptor;
 using rendezvous::FrameType;
 using rendezvous::SocketAddress;
 
-void expect_mentions(const std::string& text, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
-}
-
-SocketAddress free_place() {
-  return rendezvous::local_address(rendezvous::listen_at(rendezvous::loopback(0)));
-}
+SocketAddress free_place() { return rendezvous::local_address(rendezvous::listen_at(rendezvous::loopback(0))); }
 
 Descriptor connect(const SocketAddress& place) {
   std::string problem;
@@ -109,8 +103,7 @@ TEST(Strangers, GarbageIsDroppedAtOnceAndDisturbsNobody) {
       *rendezvous::encode_frame(FrameType::proof, std::string(40, 'p')),
       *rendezvous::encode_frame(FrameType::hello, hello_of(2)) +
           *rendezvous::encode_frame(FrameType::proof, std::string(40, 'p')),
-      *rendezvous::encode_frame(FrameType::hello, hello_of(2)) +
-          *rendezvous::encode_frame(FrameType::proof, {}),
+      *rendezvous::encode_frame(FrameType::hello, hello_of(2)) + *rendezvous::encode_frame(FrameType::proof, {}),
       *rendezvous::encode_frame(FrameType::hello, hello_of(2)) +
           *rendezvous::encode_frame(FrameType::hello, hello_of(2)),
   };

@@ -13,10 +13,11 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tightwire/error.hpp>
-#include <tightwire/rendezvous.hpp>
 #include <utility>
 #include <vector>
+
+#include <tightwire/error.hpp>
+#include <tightwire/rendezvous.hpp>
 
 namespace tightwire::testing {
 
@@ -80,6 +81,10 @@ inline Outcome outcome_of(const std::function<std::unique_ptr<Membership>()>& jo
   return outcome;
 }
 
+inline void expect_mentions(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
+}
+
 inline std::string blob_of(int rank) { return "blob of rank " + std::to_string(rank); }
 
 /// Joins all the given ranks at once, each in a thread of its own.
@@ -87,9 +92,8 @@ inline std::vector<Outcome> join_all(const std::vector<Rendezvous>& ranks) {
   std::vector<Outcome> outcomes(ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      outcomes[i] = outcome_of([&] { return Membership::join(ranks[i], blob_of(ranks[i].rank)); });
-    });
+    threads.emplace_back(
+        [&, i] { outcomes[i] = outcome_of([&] { return Membership::join(ranks[i], blob_of(ranks[i].rank)); }); });
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;
