@@ -11,8 +11,8 @@
 namespace tightwire {
 namespace {
 
-/// fp32 bits -> 16-bit code in integer arithmetic: the significand as a whole number, shifted, and rounded by comparing what
-/// fell off with one half. NaN gives 0xffff, which stands for all of them.
+/// fp32 bits -> 16-bit code in integer arithmetic: the significand as a whole number, shifted, and rounded by comparing
+/// what fell off with one half. NaN gives 0xffff, which stands for all of them.
 std::uint16_t reference(std::uint32_t bits, int exponent_bits, int fraction_bits) {
   const std::uint32_t sign = bits >> 31 << 15;
   const std::uint32_t infinity = ((1u << exponent_bits) - 1) << fraction_bits;

@@ -19,8 +19,8 @@ using testing::FloatFormat;
 using testing::kBfloat16;
 using testing::kBinary16;
 
-/// A 16-bit type under test and the functions that convert it, out of line so that they run in the floating point mode of
-/// the caller and are not evaluated by the compiler.
+/// A 16-bit type under test and the functions that convert it, out of line so that they run in the floating point mode
+/// of the caller and are not evaluated by the compiler.
 struct Subject {
   const char* name;
   FloatFormat format;
@@ -157,9 +157,27 @@ TEST_P(Float16, RoundsTheOrdinaryRange) {
 
 TEST_P(Float16, SpecialValues) {
   const float infinity = std::numeric_limits<float>::infinity();
-  expect_rounded({0.0f, -0.0f, infinity, -infinity, 65504.0f, 65519.996f, 65520.0f, -65519.996f, -65520.0f, 65536.0f,
-                  std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest(), 0x1p-24f, 0x1p-25f,
-                  std::nextafter(0x1p-25f, 1.0f), 0x1p-26f, 0x1p-126f, 0x1p-149f, -0x1p-149f, 0x1p-133f, 0x1p-134f,
+  expect_rounded({0.0f,
+                  -0.0f,
+                  infinity,
+                  -infinity,
+                  65504.0f,
+                  65519.996f,
+                  65520.0f,
+                  -65519.996f,
+                  -65520.0f,
+                  65536.0f,
+                  std::numeric_limits<float>::max(),
+                  std::numeric_limits<float>::lowest(),
+                  0x1p-24f,
+                  0x1p-25f,
+                  std::nextafter(0x1p-25f, 1.0f),
+                  0x1p-26f,
+                  0x1p-126f,
+                  0x1p-149f,
+                  -0x1p-149f,
+                  0x1p-133f,
+                  0x1p-134f,
                   std::nextafter(0x1p-134f, 1.0f)});
   // Every sort of NaN, the signalling one with the lowest payload in particular, which must not turn into infinity.
   for (const std::uint32_t bits : {0x7fc00000u, 0x7f800001u, 0x7f80ffffu, 0x7fffffffu, 0xff800001u, 0xffc00000u}) {

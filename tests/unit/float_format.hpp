@@ -6,8 +6,8 @@
 
 namespace tightwire::testing {
 
-/// A 16-bit binary floating point format by its definition (IEEE 754-2019, 3.4), computed in double precision with none of
-/// the bit arithmetic of element.hpp.
+/// A 16-bit binary floating point format by its definition (IEEE 754-2019, 3.4), computed in double precision with none
+/// of the bit arithmetic of element.hpp.
 struct FloatFormat {
   int exponent_bits;
   int fraction_bits;

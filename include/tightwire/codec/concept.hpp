@@ -22,13 +22,15 @@ concept BlockCodec =
       { C::bits } -> std::convertible_to<int>;              // bits per element on the wire: 4, 8, 16 or 32
       { codec.block } -> std::convertible_to<int>;          // elements that share one Param
       { stat.add(C::Stat::key(x)) };                        // order-free: integer maxima, see stat.hpp
-      { stat.finite() } -> std::same_as<bool>;              // false: the block holds a NaN or an infinity
+      { stat.add(stat.bits) };                              // what was added to another Stat of the same block
+      { stat.finite() } -> std::same_as<bool>;              // false: a NaN, an infinity, or more than Param can carry
       { C::param(stat) } -> std::same_as<typename C::Param>;
       { C::scale(param) } -> std::same_as<typename C::Scale>;
       { C::code(x, scale) } -> std::same_as<int>;           // never undefined, whatever x and scale are
-      { C::value(code, scale) } -> std::same_as<float>;
+      { C::value(code, scale) } -> std::same_as<float>;     // of 4 and 8 bits, the top bit comes back extended
       { C::lossless(ElementType::f32) } -> std::same_as<bool>;  // carries every finite element of such a buffer exactly
       { C::accuracy } -> std::convertible_to<float>;        // relative error (root of NMSE) promised on Gaussian input
-    };
+    } && (C::bits == 4 || C::bits == 8 || C::bits == 16 || C::bits == 32) &&
+    std::is_trivially_copyable_v<typename C::Param>;
 
 }  // namespace tightwire

@@ -28,8 +28,8 @@ TIGHTWIRE_INLINE void prefetch(const T* at) {
 
 /// The loops around a codec's arithmetic. A block of at most kMaxBlock elements lives in `x` between its statistic, its
 /// codes and its new residual, so that memory is passed over once. Work goes by tiles of a compile-time size: such loops
-/// vectorise at -O2 under g++ and clang alike. A short last block is padded with zeros up to the tile; they enter no
-/// statistic and no output.
+/// vectorise at -O2 under g++ and clang alike. A short last block is padded up to the tile, and what is in the padding
+/// enters no statistic and no output.
 template <BlockCodec C, ElementType Type, int Tile>
 struct Loops {
   using Element = detail::Element<Type>;
@@ -37,9 +37,6 @@ struct Loops {
   using Unit = CodeUnit<C::bits>;
   using Stat = typename C::Stat;
   using Scale = typename C::Scale;
-
-  /// Number of elements of a block rounded up to whole tiles.
-  static constexpr std::size_t padded(std::size_t count) { return align_up(count, Tile); }
 
   TIGHTWIRE_INLINE static void load(const Storage* data, float* x, std::size_t count) {
     std::size_t i = 0;
@@ -70,11 +67,13 @@ struct Loops {
 
   TIGHTWIRE_INLINE static Stat stat(const float* x, std::size_t count) {
     Stat all{};
-    for (std::size_t i = 0; i < count; i += Tile) {
+    std::size_t i = 0;
+    for (; i + Tile <= count; i += Tile) {
       Stat tile{};
       for (int j = 0; j < Tile; ++j) tile.add(Stat::key(x[i + j]));
       all.add(tile.bits);
     }
+    for (; i < count; ++i) all.add(Stat::key(x[i]));
     return all;
   }
 
@@ -85,6 +84,7 @@ struct Loops {
     } else {
       std::byte bytes[Tile * sizeof(Unit)];
       pack<C::bits, Tile>(codes, bytes);
+      if (C::bits == 4 && count % 2 != 0) bytes[count / 2] &= std::byte{0x0f};
       std::memcpy(wire, bytes, code_bytes(C::bits, count));
     }
   }
@@ -123,8 +123,11 @@ struct Loops {
   /// treated as ever; elsewhere the residual stays as it was before this block, as if the step had not happened. Returns
   /// the number of non-finite elements.
   template <bool Round>
-  [[gnu::noinline, gnu::cold]] static std::uint64_t quantize_nonfinite(float* x, std::size_t count, bool finite_block,
-                                                                       Scale scale, std::byte* wire, Residual residual) {
+  [[gnu::noinline, gnu::cold]] static std::uint64_t quantize_nonfinite(float* x, std::size_t count, Scale scale,
+                                                                       std::byte* wire, Residual residual) {
+    bool finite_block = true;
+    for (std::size_t i = 0; i < count; ++i)
+      finite_block = finite_block && AbsMax::key(x[i]) < static_cast<int>(detail::kInfinityBits);
     std::uint64_t nonfinite = 0;
     for (std::size_t i = 0; i < count; i += Tile) {
       Unit codes[Tile] = {};
@@ -177,12 +180,12 @@ struct Loops {
   template <bool Round>
   TIGHTWIRE_INLINE static std::uint64_t encode_block(float* x, std::size_t count, std::byte* param_at, std::byte* codes_at,
                                                      Residual residual) {
-    const Stat block = stat(x, padded(count));
+    const Stat block = stat(x, count);
     const typename C::Param param = C::param(block);
     const Scale scale = C::scale(param);
     if (param_at != nullptr) std::memcpy(param_at, &param, kParamBytes<C>);
     if (!block.finite() || (Round && may_overflow(x, count))) [[unlikely]]
-      return quantize_nonfinite<Round>(x, count, block.finite(), scale, codes_at, residual);
+      return quantize_nonfinite<Round>(x, count, scale, codes_at, residual);
     if (codes_at != nullptr) {
       if (residual)
         quantize<Round, true, true>(x, count, scale, codes_at, residual.after);
@@ -219,6 +222,7 @@ struct Loops {
 
   /// The padding of both parts of an encoded slice, so that equal slices are equal bytes.
   static void clear_padding(const C& codec, std::size_t count, std::byte* wire) {
+    if (count == 0) return;  // there may be no wire
     const auto shape = layout(codec, count);
     const std::size_t params = shape.blocks * kParamBytes<C>;
     const std::size_t codes = shape.codes_at + code_bytes(C::bits, count);

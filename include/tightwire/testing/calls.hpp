@@ -1,12 +1,10 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <iomanip>
+#include <cmath>
+#include <cstdio>
 #include <optional>
 #include <span>
-#include <sstream>
-#include <string>
 #include <vector>
 
 #include <tightwire/coder.hpp>
@@ -19,20 +17,26 @@ namespace tightwire::testing {
 inline ::testing::AssertionResult same_bits(std::span<const float> actual, std::span<const float> expected) {
   if (actual.size() != expected.size())
     return ::testing::AssertionFailure() << actual.size() << " elements, not " << expected.size();
-  for (std::size_t i = 0; i < actual.size(); ++i)
-    if (detail::to_bits(actual[i]) != detail::to_bits(expected[i]))
-      return ::testing::AssertionFailure() << std::hexfloat << "element " << i << " of " << actual.size() << " is "
-                                           << actual[i] << " and should be " << expected[i];
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (detail::to_bits(actual[i]) == detail::to_bits(expected[i])) continue;
+    char text[128];
+    std::snprintf(text, sizeof text, "element %zu of %zu is %a (%g) and should be %a (%g)", i, actual.size(),
+                  static_cast<double>(actual[i]), static_cast<double>(actual[i]), static_cast<double>(expected[i]),
+                  static_cast<double>(expected[i]));
+    return ::testing::AssertionFailure() << text;
+  }
   return ::testing::AssertionSuccess();
 }
 inline ::testing::AssertionResult same_bytes(std::span<const std::byte> actual, std::span<const std::byte> expected) {
   if (actual.size() != expected.size())
     return ::testing::AssertionFailure() << actual.size() << " bytes, not " << expected.size();
-  for (std::size_t i = 0; i < actual.size(); ++i)
-    if (actual[i] != expected[i])
-      return ::testing::AssertionFailure() << std::hex << "byte " << std::dec << i << " of " << actual.size() << " is 0x"
-                                           << std::hex << std::to_integer<int>(actual[i]) << " and should be 0x"
-                                           << std::to_integer<int>(expected[i]);
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (actual[i] == expected[i]) continue;
+    char text[96];
+    std::snprintf(text, sizeof text, "byte %zu of %zu is 0x%02x and should be 0x%02x", i, actual.size(),
+                  std::to_integer<unsigned>(actual[i]), std::to_integer<unsigned>(expected[i]));
+    return ::testing::AssertionFailure() << text;
+  }
   return ::testing::AssertionSuccess();
 }
 
@@ -103,7 +107,8 @@ inline CombineOutput combine(const Coder& coder, const CombineInput& input,
 inline std::vector<float> largest_per_block(std::span<const float> x, std::size_t block) {
   std::vector<float> largest((x.size() + block - 1) / block);
   for (std::size_t i = 0; i < x.size(); ++i)
-    if (std::abs(x[i]) > std::abs(largest[i / block]) || x[i] == -std::abs(largest[i / block])) largest[i / block] = x[i];
+    if (std::abs(x[i]) > std::abs(largest[i / block]) || x[i] == -std::abs(largest[i / block]))
+      largest[i / block] = x[i];
   return largest;
 }
 /// Every element within what the codec claims, and finite.

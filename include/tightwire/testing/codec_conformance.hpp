@@ -85,7 +85,8 @@ struct CodecName {
   template <class C>
   static std::string GetName(int) {
     std::string name;
-    for (const char letter : std::string(C::name)) name += std::isalnum(static_cast<unsigned char>(letter)) ? letter : '_';
+    for (const char letter : std::string(C::name))
+      name += std::isalnum(static_cast<unsigned char>(letter)) ? letter : '_';
     return name;
   }
 };

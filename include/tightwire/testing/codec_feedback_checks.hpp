@@ -90,8 +90,8 @@ inline void expect_combined(const CombineOutput& actual, const CombineOutput& ex
   ASSERT_EQ(actual.nonfinite.result, expected.nonfinite.result);
 }
 
-/// combine == decode, add in rank order, divide, add the residual, encode, whatever our place among the ranks; and what it
-/// puts out is what everyone decodes.
+/// combine == decode, add in rank order, divide, add the residual, encode, whatever our place among the ranks; and what
+/// it puts out is what everyone decodes.
 inline void check_combine(const Subject& subject) {
   const auto reference = subject.reference();
   std::size_t turn = 0;
@@ -168,8 +168,8 @@ inline void check_combine_in_place(const Subject& subject) {
   }
 }
 
-/// Nothing is lost over 100 steps: mean of (gradient + old residuals) = output + mean of new residuals, the rounding of the
-/// output to a 16-bit buffer included.
+/// Nothing is lost over 100 steps: mean of (gradient + old residuals) = output + mean of new residuals, the rounding of
+/// the output to a 16-bit buffer included.
 inline void check_conservation(const Subject& subject) {
   constexpr std::size_t kRanks = 3;
   const auto coder = subject.coder();

@@ -37,8 +37,8 @@ inline const std::vector<float>& nonfinite_values() {
   return values;
 }
 
-/// A NaN or an infinity in the input: seen at its place when decoded, counted, without effect on any other block, and the
-/// residual is as before wherever no finite value arrived.
+/// A NaN or an infinity in the input: seen at its place when decoded, counted, without effect on any other block, and
+/// the residual is as before wherever no finite value arrived.
 inline void check_nonfinite_encode(const Subject& subject) {
   const NonFiniteCase blocks(subject);
   const auto reference = subject.reference();
@@ -86,8 +86,7 @@ inline void check_scattered_nonfinite(const Subject& subject) {
   const EncodeOutput run = encode(*coder, ElementType::f32, x);
   EXPECT_EQ(run.nonfinite, put_in);
   const std::vector<float> decoded = decode(*coder, run.wire, x.size());
-  for (std::size_t i = 0; i < x.size(); ++i)
-    ASSERT_TRUE(is_finite(x[i]) || !is_finite(decoded[i])) << "element " << i;
+  for (std::size_t i = 0; i < x.size(); ++i) ASSERT_TRUE(is_finite(x[i]) || !is_finite(decoded[i])) << "element " << i;
 }
 
 /// The largest finite values stay finite; what the codec cannot hold is reported.
@@ -110,11 +109,12 @@ inline void check_largest(const Subject& subject) {
   std::vector<float> x = Random(4).gaussian(count);
   x[5] = FLT_MAX;
   const EncodeOutput run = encode(*coder, ElementType::f32, x);
-  EXPECT_EQ(run.nonfinite, 1u) << "a value out of range was lost in silence";
+  EXPECT_GE(run.nonfinite, 1u) << "a value out of range was lost in silence";
   EXPECT_FALSE(is_finite(decode(*coder, run.wire, count)[5]));
 }
 
-/// An outlier that a narrower type could not hold (1e30 in a bf16 buffer): finite or reported, and nothing else changes.
+/// An outlier that a narrower type could not hold (1e30 in a bf16 buffer): finite or reported, and nothing else
+/// changes.
 inline void check_bf16_outlier(const Subject& subject) {
   const auto coder = subject.coder();
   const auto block = static_cast<std::size_t>(subject.block);
@@ -140,7 +140,7 @@ inline void check_bf16_outlier(const Subject& subject) {
   EXPECT_EQ(none, 0u);
   EXPECT_TRUE(same_but_for_block(out, clean, block, 0));
   if (outlier > subject.largest) {
-    EXPECT_EQ(reported, 1u);
+    EXPECT_GE(reported, 1u);
     return;
   }
   EXPECT_EQ(reported, 0u);
@@ -149,8 +149,25 @@ inline void check_bf16_outlier(const Subject& subject) {
   EXPECT_NEAR(out[0], outlier, std::isfinite(bound) ? 2.1 * bound + 0x1p-8 * 1e30 : 0.3e30);
 }
 
-/// Non-finite contributions of our own and of peers, and a sum beyond the range of the buffer: counted, confined to their
-/// block, and both residuals as they were.
+/// The same sum without encoding it: the same elements are not finite (which NaN they are is not specified) and
+/// counted.
+inline void expect_same_unencoded(const Coder& coder, const ReferenceCodec& reference, CombineInput input,
+                                  const std::vector<std::vector<std::byte>>& wires,
+                                  const std::vector<std::vector<float>>& decoded) {
+  input.encoded = false;
+  input.owner.reset();
+  CombineOutput actual = combine(coder, input, wires);
+  CombineOutput expected = reference_combine(reference, input, decoded);
+  std::uint64_t nonfinite = 0;
+  for (std::vector<float>* out : {&actual.out, &expected.out})
+    for (float& x : *out) x = std::isnan(x) ? NAN : x;
+  for (const float x : expected.out) nonfinite += is_finite(x) ? 0 : 1;
+  EXPECT_EQ(expected.nonfinite.result, nonfinite);
+  expect_combined(actual, expected);
+}
+
+/// Non-finite contributions of our own and of peers, and a sum beyond the range of the buffer: counted, confined to
+/// their block, and both residuals as they were.
 inline void check_nonfinite_combine(const Subject& subject) {
   const NonFiniteCase blocks(subject);
   const auto reference = subject.reference();
@@ -175,6 +192,7 @@ inline void check_nonfinite_combine(const Subject& subject) {
         wires.push_back(encode(*coder, type, x).wire);
         decoded.push_back(reference->decode(wires.back(), x.size()));
       }
+      expect_same_unencoded(*coder, *reference, input, wires, decoded);
       const CombineOutput actual = combine(*coder, input, wires);
       expect_combined(actual, reference_combine(*reference, input, decoded));
       EXPECT_TRUE(same_bits(decode(*coder, type, actual.wire, blocks.count), actual.out)) << "not what all decode";
@@ -226,8 +244,9 @@ inline void check_sum_overflow(const Subject& subject) {
         wires.push_back(encode(*coder, type, x).wire);
         decoded.push_back(reference->decode(wires.back(), count));
       }
-      const CombineOutput actual = combine(*coder, input, wires);
       SCOPED_TRACE(std::string(to_string(type)) + " " + std::string(to_string(level)));
+      expect_same_unencoded(*coder, *reference, input, wires, decoded);
+      const CombineOutput actual = combine(*coder, input, wires);
       ASSERT_NO_FATAL_FAILURE(expect_combined(actual, reference_combine(*reference, input, decoded)));
       ASSERT_TRUE(same_bits(decode(*coder, type, actual.wire, count), actual.out));
       EXPECT_EQ(actual.nonfinite.contribution, 0u);

@@ -131,8 +131,7 @@ inline void check_tiny_blocks(const Subject& subject) {
     SCOPED_TRACE("largest element 2^" + std::to_string(exponent));
     Random random(static_cast<std::uint64_t>(-exponent));
     std::vector<float> x(count);
-    for (float& element : x)
-      element = static_cast<float>(std::ldexp(2.0 * random.uniform() - 1.0, exponent));
+    for (float& element : x) element = static_cast<float>(std::ldexp(2.0 * random.uniform() - 1.0, exponent));
     x[3] = x[block + 1] = std::ldexp(1.0f, exponent);
     x[count - 1] = -std::ldexp(1.0f, exponent);
 
@@ -146,8 +145,7 @@ inline void check_tiny_blocks(const Subject& subject) {
       const detail::FlushToZero flush;
       coder->encode(ElementType::f32, {x.data(), {}, count, flushed_wire.data()});
       coder->decode(ElementType::f32, encoded.wire.data(), count, flushed_out.data());
-      coder->combine(ElementType::f32,
-                     {sources, x.data(), {}, {}, count, 3, sum_wire.data(), flushed_own.data()});
+      coder->combine(ElementType::f32, {sources, x.data(), {}, {}, count, 3, sum_wire.data(), flushed_own.data()});
     }
     EXPECT_TRUE(same_bits(flushed_own, decode(*coder, sum_wire, count))) << "owner flushes, others do not";
     for (const std::vector<std::byte>* wire : {&std::as_const(encoded.wire), &std::as_const(flushed_wire)}) {
@@ -175,9 +173,9 @@ inline void check_tiny_blocks(const Subject& subject) {
 /// undefined-behaviour sanitizer sees the rest.)
 template <BlockCodec C>
 void check_code_is_total() {
-  const std::vector<float> extremes = {0.0f,     -0.0f,    1e-45f,     -1e-45f,         FLT_MIN,          1e-30f,
-                                       -1e-30f,  1.0f,     1e30f,      -1e30f,          FLT_MAX,          -FLT_MAX,
-                                       INFINITY, -INFINITY, NAN,       -NAN,            8388609.0f,       -16777216.0f};
+  const std::vector<float> extremes = {0.0f,     -0.0f,     1e-45f, -1e-45f, FLT_MIN,    1e-30f,
+                                       -1e-30f,  1.0f,      1e30f,  -1e30f,  FLT_MAX,    -FLT_MAX,
+                                       INFINITY, -INFINITY, NAN,    -NAN,    8388609.0f, -16777216.0f};
   Random random(31);
   for (int i = 0; i < 20'000; ++i) {
     typename C::Param param{};

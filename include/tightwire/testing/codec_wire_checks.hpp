@@ -21,9 +21,9 @@ inline std::vector<float> awkward_values(std::size_t count, bool finite) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t kinds = finite ? 11 : kPatterns.size();
     const std::size_t rarity = i / 512 % 2 == 0 ? 4 : 200;
-    x[i] = random.below(rarity) == 0 ? detail::from_bits(kPatterns[random.below(kinds)])
-                                     : std::ldexp(static_cast<float>(random.gaussian()),
-                                                  static_cast<int>(random.below(40)) - 20);
+    x[i] = random.below(rarity) == 0
+               ? detail::from_bits(kPatterns[random.below(kinds)])
+               : std::ldexp(static_cast<float>(random.gaussian()), static_cast<int>(random.below(40)) - 20);
   }
   return x;
 }

@@ -17,9 +17,7 @@ namespace tightwire::testing {
 
 inline constexpr std::array kElementTypes = {ElementType::f32, ElementType::bf16, ElementType::f16};
 
-inline bool is_finite(float x) {
-  return (detail::to_bits(x) & detail::kMagnitudeMask) < detail::kInfinityBits;
-}
+inline bool is_finite(float x) { return (detail::to_bits(x) & detail::kMagnitudeMask) < detail::kInfinityBits; }
 
 /// Random numbers that are the same on every platform, which those of <random>'s distributions are not.
 class Random {
@@ -30,9 +28,7 @@ class Random {
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(engine_() % n); }
   /// In (0, 1).
   double uniform() { return (static_cast<double>(engine_() >> 11) + 0.5) * 0x1p-53; }
-  double gaussian() {
-    return std::sqrt(-2.0 * std::log(uniform())) * std::cos(2.0 * std::numbers::pi * uniform());
-  }
+  double gaussian() { return std::sqrt(-2.0 * std::log(uniform())) * std::cos(2.0 * std::numbers::pi * uniform()); }
   std::vector<float> gaussian(std::size_t count, double deviation = 1.0) {
     std::vector<float> x(count);
     for (float& element : x) element = static_cast<float>(deviation * gaussian());
@@ -90,8 +86,8 @@ inline const std::vector<float>& sample(Distribution distribution) {
   return samples[static_cast<std::size_t>(distribution)];
 }
 
-/// Memory of exactly `size` bytes (so that a sanitizer sees the first byte past it) that starts `misalignment` bytes after
-/// an aligned address.
+/// Memory of exactly `size` bytes (so that a sanitizer sees the first byte past it) that starts `misalignment` bytes
+/// after an aligned address.
 class ExactBytes {
  public:
   explicit ExactBytes(std::size_t size, std::size_t misalignment = 0, std::byte fill = std::byte{0xa5})

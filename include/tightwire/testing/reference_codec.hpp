@@ -17,11 +17,11 @@
 
 namespace tightwire::testing {
 
-/// What a codec promises beyond the concept. Specialise `Claims` for a codec, derive from this, and restate what differs;
-/// the conformance suite then holds the codec to it.
+/// What a codec promises beyond the concept. Specialise `Claims` for a codec, derive from this, and restate what
+/// differs; the conformance suite then holds the codec to it.
 struct DefaultClaims {
-  /// Largest |x - decoded x| in a block whose element of largest magnitude is `largest` (signed). Default: no promise per
-  /// element, only `C::accuracy` on the whole.
+  /// Largest |x - decoded x| in a block whose element of largest magnitude is `largest` (signed). Default: no promise
+  /// per element, only `C::accuracy` on the whole.
   static double error_bound(double x, double largest) {
     static_cast<void>(x), static_cast<void>(largest);
     return std::numeric_limits<double>::infinity();
@@ -76,8 +76,8 @@ class NaiveCodec final : public ReferenceCodec {
       for (std::size_t i = b * block(); i < end; ++i) {
         put(result.wire, x.size(), i, C::code(x[i], scale));
         result.values[i] = rounded(rounded_to, C::value(get(result.wire, x.size(), i), scale));
-        // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took along
-        // does not.
+        // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took
+        // along does not.
         const bool lost = !is_finite(result.values[i]) && (finite_input || kParamBytes == 0);
         if (!is_finite(x[i]) || lost) ++result.nonfinite;
       }
@@ -97,8 +97,7 @@ class NaiveCodec final : public ReferenceCodec {
 
  private:
   static constexpr std::size_t kBits = static_cast<std::size_t>(C::bits);
-  static constexpr std::size_t kParamBytes =
-      std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+  static constexpr std::size_t kParamBytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
 
   std::size_t block() const { return static_cast<std::size_t>(codec_.block); }
   std::size_t codes_at(std::size_t count) const {
@@ -159,8 +158,8 @@ struct CombineOutput {
   Coder::NonFinite nonfinite;
 };
 
-/// Decode, add in rank order, divide, add the residual, encode. `decoded` holds what each rank's wire decodes to, that of
-/// our own aside.
+/// Decode, add in rank order, divide, add the residual, encode. `decoded` holds what each rank's wire decodes to, that
+/// of our own aside.
 inline CombineOutput reference_combine(const ReferenceCodec& codec, const CombineInput& input,
                                        const std::vector<std::vector<float>>& decoded) {
   CombineOutput output;
