@@ -106,18 +106,17 @@ TEST(Agreement, ARankThatComesTooLateIsToldAndTouchesNoMemoryOfTheOthers) {
 
 TEST(Agreement, ADamagedGreetingIsRefused) {
   for (const std::size_t at : {0u, 8u, 14u, 15u, 16u, 24u, 44u, 48u, 56u}) {
-    const auto outcomes = run_each(faulty(3,
-                                          [&](int rank) -> FaultyTransport::Script {
-                                            return [rank, at](const Message& message) {
-                                              Fault fault;
-                                              if (rank == 0 && message.peer == 1)
-                                                fault.change = [at](std::span<std::byte> frame) { frame[at] ^= std::byte{4}; };
-                                              return fault;
-                                            };
-                                          }),
-                                   [](const std::shared_ptr<Transport>& transport) {
-                                     agree(*transport, 0, "x", milliseconds(2000));
-                                   });
+    const auto outcomes =
+        run_each(faulty(3,
+                        [&](int rank) -> FaultyTransport::Script {
+                          return [rank, at](const Message& message) {
+                            Fault fault;
+                            if (rank == 0 && message.peer == 1)
+                              fault.change = [at](std::span<std::byte> frame) { frame[at] ^= std::byte{4}; };
+                            return fault;
+                          };
+                        }),
+                 [](const std::shared_ptr<Transport>& transport) { agree(*transport, 0, "x", milliseconds(2000)); });
     EXPECT_EQ(outcomes[1].error, Errc::corrupt) << "byte " << at;
     EXPECT_TRUE(contains(outcomes[1].message, "from rank 0"));
   }
@@ -128,7 +127,8 @@ TEST(Agreement, GatherValuesGivesEveryRankAllValues) {
     for (std::uint64_t round = 0; round < 300; ++round) {  // more than there are channels
       const auto rank = static_cast<std::uint64_t>(transport->rank());
       const auto values = gather_values(*transport, round * 1000 + rank);
-      ASSERT_EQ(values, (std::vector<std::uint64_t>{round * 1000, round * 1000 + 1, round * 1000 + 2, round * 1000 + 3}));
+      ASSERT_EQ(values,
+                (std::vector<std::uint64_t>{round * 1000, round * 1000 + 1, round * 1000 + 2, round * 1000 + 3}));
     }
   });
   run_all(1, [](const std::shared_ptr<Transport>& transport) {

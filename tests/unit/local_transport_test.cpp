@@ -99,9 +99,8 @@ TEST(LocalTransport, AbortReachesEveryRankNowAndLater) {
   std::thread waiting([&] {
     const Ticket ticket = post(*ranks[0], receive(2, 1, place));
     const TimePoint began = Clock::now();
-    EXPECT_ERROR(
-        while (!ranks[0]->done(ticket)) ranks[0]->idle(Clock::now() + std::chrono::seconds(30)), Errc::peer_lost,
-        "rank 2 lost: out of cheese");
+    EXPECT_ERROR(while (!ranks[0]->done(ticket)) ranks[0]->idle(Clock::now() + std::chrono::seconds(30)),
+                 Errc::peer_lost, "rank 2 lost: out of cheese");
     EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
   });
   std::this_thread::sleep_for(milliseconds(20));

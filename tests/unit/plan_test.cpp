@@ -113,7 +113,8 @@ TEST(Plan, BytesFollowTheFormula) {
   const std::vector<PlannedParameter> parameters = {parameter(640, 64)};
   const BucketPlan two = make_plan(parameters, 3, {.algorithm = Algorithm::two_shot});
   ASSERT_EQ(two.chunks.size(), 1u);
-  const std::size_t a = 64 + 272, b = 64 + 208, c = 64 + 208;  // 4 or 3 blocks: 8 or 6 bytes, rounded up with the elements
+  const std::size_t a = 64 + 272, b = 64 + 208,
+                    c = 64 + 208;  // 4 or 3 blocks: 8 or 6 bytes, rounded up with the elements
   EXPECT_EQ(two.wire_bytes(0), 2 * a + b + c);
   EXPECT_EQ(two.wire_bytes(1), 2 * b + a + c);
   EXPECT_EQ(two.wire_bytes(2), 2 * c + a + b);

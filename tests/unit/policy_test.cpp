@@ -26,7 +26,7 @@ TEST(Policy, SmallAndOneDimensionalParametersStayExactByDefault) {
   EXPECT_EQ(chosen(policy, parameter("weight", {64, 64})), "int8:block=256");
   EXPECT_EQ(chosen(policy, parameter("bias", {100000})), "exact");
   EXPECT_EQ(chosen(policy, parameter("scalar", {})), "exact");
-  EXPECT_EQ(chosen(policy, parameter("small", {31, 33})), "exact");      // 1023 elements
+  EXPECT_EQ(chosen(policy, parameter("small", {31, 33})), "exact");          // 1023 elements
   EXPECT_EQ(chosen(policy, parameter("just", {32, 32})), "int8:block=256");  // 1024
 }
 

@@ -69,9 +69,9 @@ TEST(Reduction, CountersWrapWithoutConsequence) {
     std::uint32_t sequence;
   };
   for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot})
-    for (const Start& start : {Start{0, 0}, Start{(std::uint64_t{1} << 63) - 3, (std::uint32_t{1} << 31) - 3},
-                               Start{std::numeric_limits<std::uint64_t>::max() - 3, 0xfffffffd},
-                               Start{(std::uint64_t{1} << 32) - 3, 253}})
+    for (const Start& start :
+         {Start{0, 0}, Start{(std::uint64_t{1} << 63) - 3, (std::uint32_t{1} << 31) - 3},
+          Start{std::numeric_limits<std::uint64_t>::max() - 3, 0xfffffffd}, Start{(std::uint64_t{1} << 32) - 3, 253}})
       run_all(3, [&](const std::shared_ptr<Transport>& transport) {
         Bucket bucket(*transport, 1000, Codec{}, {.algorithm = algorithm, .share_elements = 64});
         for (std::uint32_t i = 0; i < 10; ++i) {

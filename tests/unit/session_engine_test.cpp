@@ -24,8 +24,12 @@ using std::chrono::milliseconds;
 Model many_parameters(int count) {
   Model model;
   for (int i = 0; i < count; ++i)
-    model.push_back({"p" + std::to_string(i), {i % 7 == 0 ? 1 : 37 * i % 997, 3}, ElementType::f32,
-                     i % 3 == 0 ? Codec{Int4{}} : i % 3 == 1 ? Codec{Int8{}} : Codec{}});
+    model.push_back({"p" + std::to_string(i),
+                     {i % 7 == 0 ? 1 : 37 * i % 997, 3},
+                     ElementType::f32,
+                     i % 3 == 0   ? Codec{Int4{}}
+                     : i % 3 == 1 ? Codec{Int8{}}
+                                  : Codec{}});
   return model;
 }
 SessionOptions bucket_each(Algorithm algorithm = Algorithm::automatic) {
@@ -151,7 +155,8 @@ TEST(Engine, ThreeCommunicatorsOnThreeThreadsEach) {
     std::vector<std::thread> threads;
     for (std::size_t group = 0; group < 3; ++group)
       threads.emplace_back([&, group] {
-        const auto session = sealed_session(groups[group][static_cast<std::size_t>(rank->rank())], model, bucket_each());
+        const auto session =
+            sealed_session(groups[group][static_cast<std::size_t>(rank->rank())], model, bucket_each());
         check_rounds(*session, model, 300, group, true);
       });
     for (std::thread& thread : threads) thread.join();

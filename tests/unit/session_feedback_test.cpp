@@ -92,10 +92,11 @@ class Conservation {
 
   /// Largest violation of the law in units of the bound, over elements and steps; and that of the sum over all steps.
   ///
-  /// The bound: every rounding is at most 2^-24 of a value that is at most `all`, the sum of the magnitudes of everything in
-  /// the balance. There are W additions of a residual and W differences (together at most two of `all`), W-1 additions of
-  /// the sum, the division, the addition of the owner's residual and its difference: W + 4. one_shot rounds the sum to a
-  /// 16-bit buffer without keeping the difference, like any all-reduce: half a unit of its last place.
+  /// The bound: every rounding is at most 2^-24 of a value that is at most `all`, the sum of the magnitudes of
+  /// everything in the balance. There are W additions of a residual and W differences (together at most two of `all`),
+  /// W-1 additions of the sum, the division, the addition of the owner's residual and its difference: W + 4. one_shot
+  /// rounds the sum to a 16-bit buffer without keeping the difference, like any all-reduce: half a unit of its last
+  /// place.
   double worst(const Ledger& ledger, std::size_t p) const {
     double worst = 0;
     for (std::size_t i = 0; i < model_[p].count(); ++i) {

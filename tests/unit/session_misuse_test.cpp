@@ -119,7 +119,8 @@ TEST(Misuse, WhileAReductionIsUnderWay) {
       void* elsewhere = other.pointers()[0];
       EXPECT_ERROR(session->start(0, {&elsewhere, 1}), Errc::invalid_argument, "bucket 0 (weight) is under way");
       EXPECT_ERROR(session->all_reduce(other.pointers()), Errc::invalid_argument, "bucket 0 (weight) is under way");
-      EXPECT_ERROR(session->commit(), Errc::invalid_argument, "commit: bucket 0 (weight) was started and not waited for");
+      EXPECT_ERROR(session->commit(), Errc::invalid_argument,
+                   "commit: bucket 0 (weight) was started and not waited for");
       EXPECT_ERROR(session->rollback(), Errc::invalid_argument, "rollback: bucket 0 (weight) was started");
       handle.wait();
       handle.wait();  // again is harmless
@@ -177,7 +178,8 @@ TEST(Misuse, Parameters) {
     EXPECT_EQ(session.add("weight", {4, 0}), 0u);
     EXPECT_ERROR(session.add("weight", {5}), Errc::invalid_argument, "\"weight\" was added before");
     EXPECT_ERROR(session.add("negative", {4, -1}), Errc::invalid_argument, "\"negative\" has dimension -1");
-    EXPECT_ERROR(session.add("huge", {std::int64_t{1} << 40, std::int64_t{1} << 40}), Errc::invalid_argument, "\"huge\"");
+    EXPECT_ERROR(session.add("huge", {std::int64_t{1} << 40, std::int64_t{1} << 40}), Errc::invalid_argument,
+                 "\"huge\"");
     EXPECT_ERROR(session.add("wraps", {std::int64_t{1} << 32, std::int64_t{1} << 32, 3}), Errc::invalid_argument,
                  "\"wraps\"");
     EXPECT_EQ(session.parameters().size(), 1u) << "what was refused left nothing behind";
@@ -227,7 +229,8 @@ TEST(Misuse, NoTransport) { EXPECT_ERROR(Session(nullptr), Errc::invalid_argumen
 TEST(Use, FlatGradientEqualsPointers) {
   const Model model = two_parameters();
   run_all(3, [&](const std::shared_ptr<Transport>& transport) {
-    const auto a = sealed_session(transport, model, one_bucket_each()), b = sealed_session(transport, model, one_bucket_each());
+    const auto a = sealed_session(transport, model, one_bucket_each()),
+               b = sealed_session(transport, model, one_bucket_each());
     Gradients gradients(model);
     gradients.fill_bell(static_cast<std::uint64_t>(transport->rank()));
     std::vector<float> flat = gradients.values(0);

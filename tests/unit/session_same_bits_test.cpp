@@ -1,5 +1,5 @@
-// Every rank holds the same bytes, and they are those of the definition, whatever the number of ranks, the cuts, the order,
-// the delays, the floating point mode and the instruction set.
+// Every rank holds the same bytes, and they are those of the definition, whatever the number of ranks, the cuts, the
+// order, the delays, the floating point mode and the instruction set.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -66,16 +66,9 @@ TEST(SameBits, MixedModelOnAnyNumberOfRanksAsDefined) {
 }
 
 TEST(SameBits, EverySizeAndCodecAsDefined) {
-  const std::vector<Codec> codecs = {Codec{},
-                                     Dense{.block = 32},
-                                     Bf16{},
-                                     Fp16{},
-                                     Int8{},
-                                     Int8{.block = 16},
-                                     Int8{.block = 64},
-                                     Int4{},
-                                     Int4{.block = 16},
-                                     Int4{.block = 4096}};
+  const std::vector<Codec> codecs = {
+      Codec{},           Dense{.block = 32}, Bf16{}, Fp16{}, Int8{}, Int8{.block = 16}, Int8{.block = 64}, Int4{},
+      Int4{.block = 16}, Int4{.block = 4096}};
   for (const ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16}) {
     Steps steps{.options = with(Algorithm::two_shot, 500), .steps = 2, .exponents = 5};
     steps.model.clear();
@@ -124,8 +117,8 @@ TEST(SameBits, CutsChangeNothing) {
 }
 
 TEST(SameBits, OneShotIsAnotherResultByDesignWhereCodecsLose) {
-  // It encodes once where two_shot encodes twice. `automatic` chooses by the bytes of a bucket, so only with an algorithm
-  // that is given do results not depend on how parameters are put into buckets.
+  // It encodes once where two_shot encodes twice. `automatic` chooses by the bytes of a bucket, so only with an
+  // algorithm that is given do results not depend on how parameters are put into buckets.
   const Model lossy = {{"w", {999}, ElementType::f32, Int8{}}};
   const Model exact = {{"w", {999}, ElementType::f32, Codec{}}, {"b", {333}, ElementType::bf16, Codec{}}};
   const auto run = [](const Model& model, Algorithm algorithm) {
@@ -230,7 +223,8 @@ TEST(SameBits, ExactIsTheSumInRankOrder) {
           results[static_cast<std::size_t>(transport->rank())] = gradients.values(0);
         });
         std::vector<Gradients> inputs(static_cast<std::size_t>(ranks), Gradients(model));
-        for (int rank = 0; rank < ranks; ++rank) inputs[static_cast<std::size_t>(rank)].fill_wide(Steps::seed(rank, 0), 27);
+        for (int rank = 0; rank < ranks; ++rank)
+          inputs[static_cast<std::size_t>(rank)].fill_wide(Steps::seed(rank, 0), 27);
         for (std::size_t i = 0; i < 5003; ++i) {
           float sum = inputs[0].get(0, i);
           for (std::size_t rank = 1; rank < inputs.size(); ++rank) sum += inputs[rank].get(0, i);

@@ -20,9 +20,9 @@ namespace tightwire::testing {
 /// What is done to one message on its way out.
 struct Fault {
   std::chrono::microseconds delay{0};
-  bool drop = false;                                             ///< our side takes it for sent; it never arrives
-  int copies = 1;                                                ///< 2: it arrives twice
-  std::optional<std::size_t> resize = {};                        ///< bytes that are sent instead, zeros behind the end
+  bool drop = false;                                            ///< our side takes it for sent; it never arrives
+  int copies = 1;                                               ///< 2: it arrives twice
+  std::optional<std::size_t> resize = {};                       ///< bytes that are sent instead, zeros behind the end
   std::function<void(std::span<std::byte> frame)> change = {};  ///< of a copy; the sender's own bytes stay as they are
 };
 

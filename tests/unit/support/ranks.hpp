@@ -36,8 +36,8 @@ class HangLimit {
   ~HangLimit() { ::alarm(0); }
 };
 
-/// Runs `body` once per rank, each on a thread of its own, and says how each ended. Unlike local::run it tells nobody of an
-/// error: what the other ranks learn, they learn from the library.
+/// Runs `body` once per rank, each on a thread of its own, and says how each ended. Unlike local::run it tells nobody
+/// of an error: what the other ranks learn, they learn from the library.
 inline std::vector<Outcome> run_each(const Transports& transports,
                                      const std::function<void(const std::shared_ptr<Transport>&)>& body) {
   const HangLimit limit;
@@ -58,8 +58,7 @@ inline std::vector<Outcome> run_each(const Transports& transports,
 }
 
 /// As above, and every rank must end well.
-inline void run_all(const Transports& transports,
-                    const std::function<void(const std::shared_ptr<Transport>&)>& body) {
+inline void run_all(const Transports& transports, const std::function<void(const std::shared_ptr<Transport>&)>& body) {
   const std::vector<Outcome> outcomes = run_each(transports, body);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank)
     EXPECT_FALSE(outcomes[rank].error) << "rank " << rank << ": " << outcomes[rank].message;
@@ -84,13 +83,13 @@ inline ::testing::AssertionResult contains(const std::string& text, const std::s
 }
 
 /// The statement throws tightwire::Error with this code and a text that contains this part.
-#define EXPECT_ERROR(statement, errc, part)                                                       \
-  try {                                                                                           \
-    statement;                                                                                    \
-    ADD_FAILURE() << #statement << " throws nothing";                                             \
-  } catch (const ::tightwire::Error& error_) {                                                    \
-    EXPECT_EQ(static_cast<int>(error_.code()), static_cast<int>(errc)) << error_.what();          \
-    EXPECT_TRUE(::tightwire::testing::contains(error_.what(), part));                             \
+#define EXPECT_ERROR(statement, errc, part)                                              \
+  try {                                                                                  \
+    statement;                                                                           \
+    ADD_FAILURE() << #statement << " throws nothing";                                    \
+  } catch (const ::tightwire::Error& error_) {                                           \
+    EXPECT_EQ(static_cast<int>(error_.code()), static_cast<int>(errc)) << error_.what(); \
+    EXPECT_TRUE(::tightwire::testing::contains(error_.what(), part));                    \
   }
 
 }  // namespace tightwire::testing

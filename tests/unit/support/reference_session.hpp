@@ -10,7 +10,8 @@
 namespace tightwire::testing {
 
 /// The compressed all-reduce by its definition: parameter by parameter, without buckets, chunks, shares, threads or
-/// frames. `two_shot` sums are encoded again, with the owner's residual; `one_shot` sums are only rounded to the buffer.
+/// frames. `two_shot` sums are encoded again, with the owner's residual; `one_shot` sums are only rounded to the
+/// buffer.
 class ReferenceSession {
  public:
   ReferenceSession(const Model& model, int ranks, bool two_shot, bool average, bool feedback)

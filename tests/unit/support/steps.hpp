@@ -23,8 +23,8 @@ inline Model mixed_model() {
           {"one", {1}, ElementType::f16, Int4{}}};
 }
 
-/// What `steps` steps make of the gradients: for every rank the bytes of all buffers after each step, one behind the other.
-/// Gradients are a function of rank and step alone.
+/// What `steps` steps make of the gradients: for every rank the bytes of all buffers after each step, one behind the
+/// other. Gradients are a function of rank and step alone.
 struct Steps {
   Model model = mixed_model();
   SessionOptions options = {};
