@@ -94,6 +94,19 @@ TEST(Codec, ReachOfANonFiniteElement) {
   }
 }
 
+/// Equal values are equal bytes: a NaN goes out as the canonical one, whatever its sign and payload.
+TEST(Codec, NaNsAreOneOnTheWire) {
+  for (const Subject& codec : {subject<Dense>(), subject<Bf16>(), subject<Fp16>(), subject<Int8>(), subject<Int4>()}) {
+    const std::vector<float> canonical(40, detail::from_bits(0x7fc00000u));
+    const std::vector<std::byte> expected = encode(*codec.coder(), ElementType::f32, canonical).wire;
+    for (const std::uint32_t bits : {0xffc00000u, 0x7f800001u, 0xffffffffu, 0x7fd55555u}) {
+      const std::vector<float> x(40, detail::from_bits(bits));
+      EXPECT_TRUE(same_bytes(encode(*codec.coder(), ElementType::f32, x).wire, expected)) << codec.name << " " << bits;
+    }
+    EXPECT_TRUE(std::isnan(decode(*codec.coder(), expected, 40)[39])) << codec.name;
+  }
+}
+
 /// A slice of int4 by hand: step 1 in every block, codes two to a byte, the even element low.
 std::vector<std::byte> int4_wire(const std::vector<int>& codes) {
   const std::size_t blocks = (codes.size() + 63) / 64;

@@ -160,17 +160,20 @@ struct Loops {
     return largest.bits >= kHalfOfLargest;
   }
 
-  /// Elements of a sum that a buffer of the element type does not hold as a finite value.
-  TIGHTWIRE_INLINE static std::uint64_t nonfinite_sums(const float* x, std::size_t count) {
+  /// Elements of a sum that a buffer of the element type does not hold as a finite value. Makes all NaNs the one: which of
+  /// two an addition keeps depends on the order of operands that the compiler chose, and thus on our place among the ranks.
+  TIGHTWIRE_INLINE static std::uint64_t nonfinite_sums(float* x, std::size_t count) {
     AbsMax largest;
     for (std::size_t i = 0; i < count; i += Tile)
       for (int j = 0; j < Tile; ++j) largest.add(AbsMax::key(x[i + j]));
-    return largest.bits < kOverflow ? 0 : count_overflows(x, count);
+    return largest.bits < kOverflow ? 0 : settle_nonfinite(x, count);
   }
-  [[gnu::noinline, gnu::cold]] static std::uint64_t count_overflows(const float* x, std::size_t count) {
+  [[gnu::noinline, gnu::cold]] static std::uint64_t settle_nonfinite(float* x, std::size_t count) {
     std::uint64_t overflows = 0;
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < count; ++i) {
       if (AbsMax::key(x[i]) >= kOverflow) ++overflows;
+      if (AbsMax::key(x[i]) > static_cast<int>(detail::kInfinityBits)) x[i] = detail::from_bits(0x7fc00000u);
+    }
     return overflows;
   }
   /// Magnitude from which a value rounds to infinity in a buffer.

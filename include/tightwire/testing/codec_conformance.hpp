@@ -69,6 +69,7 @@ TYPED_TEST_P(CodecConformance, ScatteredNonFiniteInputIsCounted) { check_scatter
 TYPED_TEST_P(CodecConformance, LargestValues) { check_largest(this->subject_); }
 TYPED_TEST_P(CodecConformance, OutlierInABfloat16Buffer) { check_bf16_outlier(this->subject_); }
 TYPED_TEST_P(CodecConformance, NonFiniteContributions) { check_nonfinite_combine(this->subject_); }
+TYPED_TEST_P(CodecConformance, NonFiniteValuesThatMeet) { check_meeting_nonfinite(this->subject_); }
 TYPED_TEST_P(CodecConformance, SumOutOfRange) { check_sum_overflow(this->subject_); }
 
 REGISTER_TYPED_TEST_SUITE_P(CodecConformance, WireSizeIsExact, BytesEqualTheReferenceAtEveryLevelAndSize,
@@ -78,7 +79,8 @@ REGISTER_TYPED_TEST_SUITE_P(CodecConformance, WireSizeIsExact, BytesEqualTheRefe
                             AnyValueUnderAnyScaleHasACode, ResidualIsInputMinusDecoded, FeedbackChangesTheSecondStep,
                             CombineEqualsTheReference, CombineInPlace, NothingIsLostOverManySteps,
                             MeansOfHalfPrecisionGradients, NonFiniteInput, ScatteredNonFiniteInputIsCounted,
-                            LargestValues, OutlierInABfloat16Buffer, NonFiniteContributions, SumOutOfRange);
+                            LargestValues, OutlierInABfloat16Buffer, NonFiniteContributions, NonFiniteValuesThatMeet,
+                            SumOutOfRange);
 
 /// Names the instances by their codecs.
 struct CodecName {

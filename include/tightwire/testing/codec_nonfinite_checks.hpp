@@ -149,21 +149,54 @@ inline void check_bf16_outlier(const Subject& subject) {
   EXPECT_NEAR(out[0], outlier, std::isfinite(bound) ? 2.1 * bound + 0x1p-8 * 1e30 : 0.3e30);
 }
 
-/// The same sum without encoding it: the same elements are not finite (which NaN they are is not specified) and
-/// counted.
+/// The same sum without encoding it: the same elements are not finite, NaNs are all the one, and they are counted.
 inline void expect_same_unencoded(const Coder& coder, const ReferenceCodec& reference, CombineInput input,
                                   const std::vector<std::vector<std::byte>>& wires,
                                   const std::vector<std::vector<float>>& decoded) {
   input.encoded = false;
   input.owner.reset();
-  CombineOutput actual = combine(coder, input, wires);
-  CombineOutput expected = reference_combine(reference, input, decoded);
+  const CombineOutput expected = reference_combine(reference, input, decoded);
   std::uint64_t nonfinite = 0;
-  for (std::vector<float>* out : {&actual.out, &expected.out})
-    for (float& x : *out) x = std::isnan(x) ? NAN : x;
   for (const float x : expected.out) nonfinite += is_finite(x) ? 0 : 1;
   EXPECT_EQ(expected.nonfinite.result, nonfinite);
-  expect_combined(actual, expected);
+  expect_combined(combine(coder, input, wires), expected);
+}
+
+/// Infinities and NaNs of either sign meet in one sum: its bits depend neither on our place among the ranks nor on the
+/// instruction set.
+inline void check_meeting_nonfinite(const Subject& subject) {
+  const auto reference = subject.reference();
+  const std::size_t count = 2 * static_cast<std::size_t>(subject.block) + 3;
+  const float nan = detail::from_bits(0x7fc00000u), other_nan = detail::from_bits(0xffc12345u);
+  const std::vector<std::vector<float>> values = {
+      {INFINITY, -INFINITY, nan}, {-INFINITY, INFINITY, other_nan}, {other_nan, nan, 1.0f}, {nan, other_nan, INFINITY}};
+  for (const ElementType type : kElementTypes) {
+    for (const std::vector<float>& meeting : values) {
+      std::optional<CombineOutput> first, first_unencoded;
+      for (const host::Level level : levels()) {
+        for (std::size_t own = 0; own < 3; ++own) {
+          const auto coder = subject.coder(level);
+          CombineInput input;
+          input.type = type;
+          input.own = own;
+          std::vector<std::vector<std::byte>> wires;
+          for (std::size_t rank = 0; rank < 3; ++rank) {
+            input.contributions.emplace_back(count, 1.0f);
+            input.contributions[rank][3] = meeting[rank];
+            wires.push_back(encode(*coder, type, input.contributions[rank]).wire);
+          }
+          const CombineOutput sum = combine(*coder, input, wires);
+          input.encoded = false;
+          const CombineOutput unencoded = combine(*coder, input, wires);
+          if (!first) first = sum, first_unencoded = unencoded;
+          EXPECT_FALSE(is_finite(sum.out[3]));
+          EXPECT_TRUE(same_bytes(sum.wire, first->wire)) << "own " << own << " " << to_string(level);
+          EXPECT_TRUE(same_bits(sum.out, first->out)) << "own " << own << " " << to_string(level);
+          EXPECT_TRUE(same_bits(unencoded.out, first_unencoded->out)) << "own " << own << " " << to_string(level);
+        }
+      }
+    }
+  }
 }
 
 /// Non-finite contributions of our own and of peers, and a sum beyond the range of the buffer: counted, confined to

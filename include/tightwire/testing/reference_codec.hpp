@@ -1,5 +1,6 @@
 #pragma once
 #include <cfloat>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -177,7 +178,7 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
   for (float& x : total) x /= input.divisor;
   if (!input.encoded) {
     for (const float x : total) {
-      output.out.push_back(rounded(input.type, x));
+      output.out.push_back(rounded(input.type, std::isnan(x) ? detail::from_bits(0x7fc00000u) : x));
       if (!is_finite(output.out.back())) ++output.nonfinite.result;
     }
     return output;
