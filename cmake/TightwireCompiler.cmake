@@ -21,5 +21,8 @@ if(TIGHTWIRE_WARNINGS_AS_ERRORS)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
 add_compile_options(-Wall -Wextra -Wconversion -Wshadow)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  add_compile_options(-Wno-sign-conversion)  # in clang part of -Wconversion
+endif()
 # No fused multiply-add where two operations are written, or hosts would round differently.
 add_compile_options(-ffp-contract=off)

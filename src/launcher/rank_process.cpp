@@ -94,7 +94,7 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
         std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
     if (!replaced) environment.push_back(text);
   }
-  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) environment.emplace_back(name).append("=").append(value);
   return environment;
 }
 

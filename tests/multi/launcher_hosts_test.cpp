@@ -4,44 +4,48 @@
 #include "launcher/launcher.hpp"
 #include "unit/rank_process.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
 
-using namespace tightwire::testing;
-
-void shell(const std::string& command, bool may_fail = false) {
-  const int status = std::system((command + " 2>&1").c_str());
-  if (status != 0 && !may_fail) throw std::runtime_error(command + " failed");
+/// Runs a script that knows NAME and HOST; throws when one of its commands fails.
+void shell(const std::string& script, const std::string& name, int host = 0) {
+  ::setenv("NAME", name.c_str(), 1);
+  ::setenv("HOST", std::to_string(host).c_str(), 1);
+  ::setenv("ADDRESS", ("10.77.0." + std::to_string(host + 1)).c_str(), 1);
+  if (std::system(("set -e\n" + script).c_str()) != 0) throw std::runtime_error("failed: " + script);
 }
 
 /// Namespaces "<name>-0", "<name>-1", ... joined by a bridge in "<name>-sw"; rank n has 10.77.0.(n + 1).
 class Hosts {
  public:
   explicit Hosts(int count) : name_("twl" + std::to_string(::getpid())), count_(count) {
-    const std::string bridge = name_ + "-sw";
-    shell("ip netns add " + bridge);
-    shell("ip -n " + bridge + " link add br0 type bridge && ip -n " + bridge + " link set br0 up");
+    shell(
+        "ip netns add $NAME-sw\n"
+        "ip -n $NAME-sw link add br0 type bridge\n"
+        "ip -n $NAME-sw link set br0 up",
+        name_);
     for (int host = 0; host < count; ++host) {
-      const std::string number = std::to_string(host);
-      const std::string space = name_ + "-" + number;
-      shell("ip netns add " + space + " && ip -n " + space + " link set lo up");
-      shell("ip -n " + bridge + " link add p" + number + " type veth peer name eth1 netns " + space);
-      shell("ip -n " + bridge + " link set p" + number + " master br0 && ip -n " + bridge + " link set p" + number +
-            " up");
-      shell("ip -n " + space + " addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth1 && ip -n " + space +
-            " link set eth1 up");
+      shell(
+          "ip netns add $NAME-$HOST\n"
+          "ip -n $NAME-$HOST link set lo up\n"
+          "ip -n $NAME-sw link add p$HOST type veth peer name eth1 netns $NAME-$HOST\n"
+          "ip -n $NAME-sw link set p$HOST master br0\n"
+          "ip -n $NAME-sw link set p$HOST up\n"
+          "ip -n $NAME-$HOST addr add $ADDRESS/24 dev eth1\n"
+          "ip -n $NAME-$HOST link set eth1 up",
+          name_, host);
     }
   }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
   ~Hosts() {
-    for (int host = 0; host < count_; ++host) shell("ip netns del " + name_ + "-" + std::to_string(host), true);
-    shell("ip netns del " + name_ + "-sw", true);
+    for (int host = 0; host < count_; ++host) shell("ip netns del $NAME-$HOST || true", name_, host);
+    shell("ip netns del $NAME-sw || true", name_);
   }
 
   std::vector<std::string> wrapper() const { return {"ip", "netns", "exec", name_ + "-{rank}"}; }
   /// From now on nothing gets to the host or from it, and nobody is told.
-  void cut_off(int host) const { shell("ip -n " + name_ + "-sw link set p" + std::to_string(host) + " nomaster"); }
+  void cut_off(int host) const { shell("ip -n $NAME-sw link set p$HOST nomaster", name_, host); }
 
  private:
   std::string name_;
@@ -130,4 +134,4 @@ TEST(LauncherOnHosts, AHostThatVanishesIsNoticedWithinAboutTheTimeout) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

@@ -3,10 +3,8 @@
 
 #include "unit/rendezvous_support.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
-
-using namespace tightwire::testing;
 
 bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
 
@@ -51,4 +49,4 @@ TEST(OpenMpi, TwoJobsAtOnceWithDefaultsBothWork) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

@@ -9,10 +9,8 @@
 
 #include "unit/rendezvous_support.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
-
-using namespace tightwire::testing;
 
 /// What came of a launch.
 struct Launched {
@@ -146,7 +144,9 @@ TEST(Launcher, PrefixesEveryLineAndKeepsLinesWhole) {
     const std::string number = std::to_string(rank);
     EXPECT_EQ(lines.count("[" + number + "] no newline"), 1U);
     for (int i = 0; i < 200; ++i) {
-      EXPECT_EQ(lines.count("[" + number + "] line " + std::to_string(i) + " of " + number), 1U);
+      std::string line = "[" + number + "] line ";
+      line.append(std::to_string(i)).append(" of ").append(number);
+      EXPECT_EQ(lines.count(line), 1U);
     }
   }
 }
@@ -380,4 +380,4 @@ TEST(Launcher, TheDeathOfOneRankEndsTheJobWithoutWaitingForTheGrace) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

@@ -5,10 +5,8 @@
 #include "rendezvous/address.hpp"
 #include "rendezvous_support.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
-
-using namespace tightwire::testing;
 using Settings = std::map<std::string, std::string>;
 
 Rendezvous read(const Settings& settings) {
@@ -204,4 +202,4 @@ TEST(Address, Forms) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

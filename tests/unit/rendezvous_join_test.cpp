@@ -6,10 +6,8 @@
 #include "rendezvous/socket.hpp"
 #include "rendezvous_support.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
-
-using namespace tightwire::testing;
 
 /// A port that is free now, on loopback.
 std::uint16_t free_port() { return rendezvous::local_address(rendezvous::listen_at(rendezvous::loopback(0))).port(); }
@@ -341,4 +339,4 @@ TEST(Join, RunningOutOfDescriptorsIsSaidByName) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

@@ -2,10 +2,8 @@
 
 #include "rank_process.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
-
-using namespace tightwire::testing;
 
 /// Four ranks in processes of their own, joined.
 class LivingJob {
@@ -314,4 +312,4 @@ TEST(Liveness, DescriptorsAndThreadsStayFlat) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

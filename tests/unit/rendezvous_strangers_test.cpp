@@ -10,10 +10,8 @@
 #include "rendezvous/wire.hpp"
 #include "rendezvous_support.hpp"
 
-namespace tightwire {
+namespace tightwire::testing {
 namespace {
-
-using namespace tightwire::testing;
 using rendezvous::Channel;
 using rendezvous::Descriptor;
 using rendezvous::FrameType;
@@ -173,7 +171,7 @@ TEST(Strangers, WhoDoesNotKnowTheFileCannotJoin) {
   Outcome zero;
   std::thread thread([&] {
     zero = outcome_of(
-        [&] { return Membership::join(job(0, 2, "local://" + directory.path("job"), milliseconds(500)), {}); });
+        [&] { return Membership::join(job(0, 2, "local://" + directory.path("job"), milliseconds(300)), {}); });
   });
   // The port may be found by a scan; the job key alone does not do.
   std::string text;
@@ -253,6 +251,22 @@ TEST(Proof, IsHmacSha256) {
   EXPECT_NE(rendezvous::random_bytes(32), rendezvous::random_bytes(32));
 }
 
+TEST(Connecting, NeverTakesItselfForAnother) {
+  const HardLimit limit(20);
+  // For the near end the kernel goes through its even free ports, and so comes to the far end's own number.
+  SocketAddress nobody = free_place();
+  while (nobody.port() % 2 != 0) {
+    nobody.set_port(static_cast<std::uint16_t>(nobody.port() - 1));
+    if (outcome_of([&] { return rendezvous::listen_at(nobody), nullptr; }).code != Errc::ok) nobody = free_place();
+  }
+  std::string problem;
+  for (int attempt = 0; attempt < 40'000; ++attempt) {
+    const Descriptor socket = rendezvous::connect_to(nobody, Clock::now() + milliseconds(1000), problem);
+    ASSERT_FALSE(socket) << "attempt " << attempt;
+    ASSERT_NE(problem.find("Connection refused"), std::string::npos) << problem;
+  }
+}
+
 /// Two ends of a connection within the test.
 std::pair<Descriptor, Descriptor> make_pair_of_sockets() {
   int ends[2] = {-1, -1};
@@ -304,4 +318,4 @@ TEST(ControlChannel, SendingToAClosedEndRaisesNoSignal) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing

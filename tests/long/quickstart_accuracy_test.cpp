@@ -1,0 +1,60 @@
+// The quickstart's training keeps its accuracy when gradients are compressed: on all 60,000 images of Fashion-MNIST,
+// with 4 ranks as in the quickstart (as threads of one process, which changes no bit, see
+// quickstart_training_test.cpp).
+#include <gtest/gtest.h>
+
+#include <array>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include <tightwire/local_transport.hpp>
+
+#include "training.hpp"
+
+namespace quickstart {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::array<std::uint64_t, 3> kSeeds{1, 2, 3};
+
+// One epoch instead of the quickstart's two, to fit the time of a test; the learning rate goes through its whole
+// schedule all the same.
+TrainingResult train_one_epoch(const FashionMnist& data, const std::string& codec, std::uint64_t seed) {
+  TrainingOptions options;
+  options.codec = codec;
+  options.seed = seed;
+  options.epochs = 1;
+  TrainingResult result;
+  tightwire::local::run(kRanks, [&](const std::shared_ptr<tightwire::Transport>& transport) {
+    const TrainingResult own = train(transport, data, options);
+    if (transport->rank() == 0) result = own;
+  });
+  return result;
+}
+
+TEST(QuickstartAccuracy, Int8AndInt4WithFeedbackEndWithinHalfAPointOfExact) {
+  const FashionMnist data = load_fashion_mnist();
+  std::map<std::string, double> accuracy;  // mean over seeds, in percent
+  for (const std::string codec : {"exact", "int8", "int4"})
+    for (const std::uint64_t seed : kSeeds) {
+      const TrainingResult result = train_one_epoch(data, codec, seed);
+      std::cout << codec << ", seed " << seed << ": loss " << result.final_loss << ", test accuracy "
+                << 100 * result.test_accuracy() << " %, " << result.sent_bytes_per_step() << " bytes per step, "
+                << result.seconds << " s" << std::endl;
+      EXPECT_TRUE(result.ranks_identical()) << codec << ", seed " << seed;
+      accuracy[codec] += 100 * result.test_accuracy() / kSeeds.size();
+    }
+
+  // Otherwise equal accuracies would say nothing. Measured: 89.0 % (guessing: 10 %).
+  EXPECT_GT(accuracy["exact"], 87.5);
+  // Half a point is the product's promise, and a gain is no failure. Measured, means over the seeds: exact 89.04 %,
+  // int8 89.16 %, int4 89.03 %. One training's accuracy has a standard deviation of 0.3 points over the seeds, but the
+  // same seed gives nearly the same with each codec (0.1 to 0.2 points apart), so that the difference of the means has
+  // about 0.1.
+  EXPECT_GT(accuracy["int8"], accuracy["exact"] - 0.5);
+  EXPECT_GT(accuracy["int4"], accuracy["exact"] - 0.5);
+}
+
+}  // namespace
+}  // namespace quickstart
