@@ -1,4 +1,5 @@
-// Ten lines that keep a model's gradients in step on all ranks. Runs under `tightwire run -n 4 --`, mpirun, srun, torchrun.
+// Ten lines that keep a model's gradients in step on all ranks. Runs under `tightwire run -n 4 --`, mpirun, srun,
+// torchrun.
 #include <tightwire/tightwire.hpp>
 
 #include <iostream>

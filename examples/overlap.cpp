@@ -1,4 +1,5 @@
-// Buckets that are reduced while backward still runs: start each when its gradients are ready, wait before the optimizer.
+// Buckets that are reduced while backward still runs: start each when its gradients are ready, wait before the
+// optimizer.
 #include <tightwire/tightwire.hpp>
 
 #include <iostream>

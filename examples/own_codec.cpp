@@ -11,7 +11,9 @@ struct ThreeLevels {
   using Stat = tightwire::AbsMax;
   using Param = float;
   using Scale = float;
-  TIGHTWIRE_HD static Param param(Stat stat) { return stat.finite() ? stat.value() : tightwire::detail::from_bits(0x7fc00000u); }
+  TIGHTWIRE_HD static Param param(Stat stat) {
+    return stat.finite() ? stat.value() : tightwire::detail::from_bits(0x7fc00000u);
+  }
   TIGHTWIRE_HD static Scale scale(Param param) { return param; }
   TIGHTWIRE_HD static int code(float x, Scale s) { return x > 0.5f * s ? 1 : x < -0.5f * s ? -1 : 0; }
   TIGHTWIRE_HD static float value(int code, Scale s) { return static_cast<float>(code) * s; }

@@ -1,5 +1,5 @@
-/// All-reduce beside its peers, in one run: every rank runs each contender once per round, figures are medians over rounds
-/// of the slowest rank's time, ratios are medians of the ratios of the same rounds.
+/// All-reduce beside its peers, in one run: every rank runs each contender once per round, figures are medians over
+/// rounds of the slowest rank's time, ratios are medians of the ratios of the same rounds.
 ///
 ///   mpirun -np 2 --bind-to core all_reduce            beside Open MPI and memcpy, over what UCX chooses
 ///   tightwire run -n 2 -- all_reduce --link-mbit 1000 beside the wire's own bound
@@ -108,7 +108,8 @@ struct Bench {
     const bench::ForeignLoad load;
     const double cpu = bench::own_cpu_seconds();
     bench::measure(*transport, contenders, options.rounds, mib < 0.5 ? 20 : 1);
-    const auto used = tightwire::gather_values(*transport, static_cast<std::uint64_t>((bench::own_cpu_seconds() - cpu) * 1e6));
+    const auto used =
+        tightwire::gather_values(*transport, static_cast<std::uint64_t>((bench::own_cpu_seconds() - cpu) * 1e6));
     double own = 0;
     for (const std::uint64_t microseconds : used) own += static_cast<double>(microseconds) * 1e-6;
     if (transport->rank() == 0) report(mib, contenders, load.share(own));
@@ -119,11 +120,12 @@ struct Bench {
     const double exact_bytes = 2.0 * (transport->size() - 1) / transport->size() * bytes;
     const bench::Contender& copy = contenders[0];
     const bench::Contender* against = peer != nullptr ? &contenders[1] : nullptr;
-    const auto exact = std::find_if(contenders.begin(), contenders.end(), [](const auto& c) { return c.name == "exact"; });
+    const auto exact =
+        std::find_if(contenders.begin(), contenders.end(), [](const auto& c) { return c.name == "exact"; });
     nlohmann::json rows = nlohmann::json::array();
     if (!options.json)
-      fmt::print("\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", mib,
-                 transport->size(), transport->describe(), 100 * foreign, "", "median us", "best us", "x memcpy",
+      fmt::print("\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n",
+                 mib, transport->size(), transport->describe(), 100 * foreign, "", "median us", "best us", "x memcpy",
                  peer != nullptr ? "vs Open MPI" : "", "vs exact", options.link_mbit > 0 ? "x wire" : "");
     for (const bench::Contender& c : contenders) {
       const double sent = c.wire_bytes != 0 ? static_cast<double>(c.wire_bytes) : exact_bytes;
@@ -156,8 +158,8 @@ struct Bench {
       return row.contains(key) ? fmt::format("{:.{}f}", row[key].get<double>(), digits) : std::string();
     };
     fmt::print("{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", row["name"].get<std::string>(), cell("median_us", 1),
-               cell("best_us", 1), cell("times_memcpy", 2), cell("speedup_over_open_mpi", 2), cell("speedup_over_exact", 2),
-               cell("times_wire_bound", 3));
+               cell("best_us", 1), cell("times_memcpy", 2), cell("speedup_over_open_mpi", 2),
+               cell("speedup_over_exact", 2), cell("times_wire_bound", 3));
   }
 };
 

@@ -19,14 +19,15 @@ constexpr std::uint64_t fingerprint(std::string_view text) {
   return hash;
 }
 
-/// Waits for a round. Throws Error(timeout) that names `what` and the ranks it waits for; the transport is closed then, since
-/// the memory of the round is about to go away.
+/// Waits for a round. Throws Error(timeout) that names `what` and the ranks it waits for; the transport is closed then,
+/// since the memory of the round is about to go away.
 inline void wait(Transport& transport, Ticket ticket, std::chrono::milliseconds limit, std::string_view what) {
   const TimePoint until = Clock::now() + limit;
   while (!transport.done(ticket)) {
     if (Clock::now() >= until) {
-      const std::string message = "rank " + std::to_string(transport.rank()) + ": " + std::string(what) + " not done after " +
-                                  std::to_string(limit.count()) + " ms; waiting for rank " + transport.waiting_for(ticket);
+      const std::string message = "rank " + std::to_string(transport.rank()) + ": " + std::string(what) +
+                                  " not done after " + std::to_string(limit.count()) + " ms; waiting for rank " +
+                                  transport.waiting_for(ticket);
       transport.abort(message);
       throw Error(Errc::timeout, message);
     }
@@ -88,7 +89,9 @@ inline std::string first_difference(int a, std::string_view mine, int b, std::st
   while (!mine.empty() || !theirs.empty()) {
     const std::string_view x = line(mine), y = line(theirs);
     if (x == y) continue;
-    const auto name = [](std::string_view text) { return text.empty() ? std::string("nothing more") : std::string(text); };
+    const auto name = [](std::string_view text) {
+      return text.empty() ? std::string("nothing more") : std::string(text);
+    };
     return "rank " + std::to_string(a) + " has " + name(x) + "; rank " + std::to_string(b) + " has " + name(y);
   }
   return "no difference";
@@ -96,18 +99,20 @@ inline std::string first_difference(int a, std::string_view mine, int b, std::st
 
 }  // namespace detail
 
-/// Every rank's value, by rank. Collective; 64 bytes to every peer. For comparing hashes, agreeing on a seed and the like.
+/// Every rank's value, by rank. Collective; 64 bytes to every peer. For comparing hashes, agreeing on a seed and the
+/// like.
 inline std::vector<std::uint64_t> gather_values(Transport& transport, std::uint64_t value,
                                                 std::chrono::milliseconds limit = std::chrono::seconds(60)) {
-  const auto all = detail::exchange_greetings(transport, transport.next_channel(), {value, 0}, limit, "gathering values");
+  const auto all =
+      detail::exchange_greetings(transport, transport.next_channel(), {value, 0}, limit, "gathering values");
   std::vector<std::uint64_t> values;
   for (const detail::Greeting& greeting : all) values.push_back(greeting.value);
   return values;
 }
 
-/// Makes sure that every rank gave the same description, and returns its fingerprint. Collective. Throws Error(mismatch) on
-/// every rank that names two ranks and the first line in which they differ. Fixed-size messages go first; texts are sent
-/// only between ranks that differ, so that no rank waits for what another will not send.
+/// Makes sure that every rank gave the same description, and returns its fingerprint. Collective. Throws
+/// Error(mismatch) on every rank that names two ranks and the first line in which they differ. Fixed-size messages go
+/// first; texts are sent only between ranks that differ, so that no rank waits for what another will not send.
 inline std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::string& description,
                            std::chrono::milliseconds limit) {
   constexpr std::uint64_t kLongest = std::uint64_t{256} << 20;
@@ -121,7 +126,8 @@ inline std::uint64_t agree(Transport& transport, std::uint32_t channel, const st
   for (std::size_t peer = 0; peer < all.size(); ++peer) {
     if (all[peer].value == mine && all[peer].bytes == description.size()) continue;
     if (all[peer].bytes > kLongest)
-      throw Error(Errc::corrupt, "rank " + std::to_string(peer) + " describes its plan in " + std::to_string(all[peer].bytes) + " bytes");
+      throw Error(Errc::corrupt, "rank " + std::to_string(peer) + " describes its plan in " +
+                                     std::to_string(all[peer].bytes) + " bytes");
     texts[peer].resize(all[peer].bytes);
     auto* in = reinterpret_cast<std::byte*>(texts[peer].data());
     auto* out = reinterpret_cast<std::byte*>(own.data());

@@ -46,7 +46,8 @@ inline std::string codec_names() {
   return names;
 }
 
-/// A built-in codec from text: "exact", "int8", "int4:block=32". Throws Error(invalid_argument) that names the known ones.
+/// A built-in codec from text: "exact", "int8", "int4:block=32". Throws Error(invalid_argument) that names the known
+/// ones.
 inline Codec parse_codec(std::string_view text) {
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
@@ -65,7 +66,8 @@ inline Codec parse_codec(std::string_view text) {
       const std::string_view option = options.substr(0, comma);
       options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
       constexpr std::string_view kBlock = "block=";
-      if (!option.starts_with(kBlock)) throw fail("unknown option \"" + std::string(option) + "\"; known: block=<elements>");
+      if (!option.starts_with(kBlock))
+        throw fail("unknown option \"" + std::string(option) + "\"; known: block=<elements>");
       const char* end = option.data() + option.size();
       const auto parsed = std::from_chars(option.data() + kBlock.size(), end, codec.block);
       if (parsed.ec != std::errc{} || parsed.ptr != end)

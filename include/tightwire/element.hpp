@@ -17,40 +17,48 @@ constexpr std::string_view to_string(ElementType type) {
 
 namespace detail {
 
-/// bf16 is the upper half of an fp32. Rounds to nearest even; NaN stays NaN.
-TIGHTWIRE_HD constexpr std::uint16_t to_bf16(float x) {
-  const std::uint32_t b = to_bits(x);
-  const std::uint32_t rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
-  const bool nan = (b & kMagnitudeMask) > kInfinityBits;
-  return static_cast<std::uint16_t>(nan ? (b >> 16) | 0x40u : rounded);
+/// bf16 is the upper half of an fp32. Rounds to nearest even; NaN stays NaN. Bits in and out are 32 bits wide, so that
+/// the same lines serve several lanes.
+TIGHTWIRE_HD constexpr auto bf16_bits(const auto& x) {
+  const auto b = to_bits(x);
+  const auto rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
+  const auto nan = as_int(b & kMagnitudeMask) > static_cast<int>(kInfinityBits);
+  return select(nan, (b >> 16) | 0x40u, rounded);
 }
-TIGHTWIRE_HD constexpr float from_bf16(std::uint16_t h) { return from_bits(static_cast<std::uint32_t>(h) << 16); }
+TIGHTWIRE_HD constexpr auto bf16_value(const auto& h) { return from_bits(h << 16); }
 
 /// IEEE binary16, nearest even; beyond 65519.99 infinity, NaN stays NaN. No fp32 subnormal is formed on the way, so
 /// flush-to-zero modes do not change the result.
-TIGHTWIRE_HD constexpr std::uint16_t to_f16(float x) {
-  const std::uint32_t b = to_bits(x);
-  const std::uint32_t magnitude = b & kMagnitudeMask;
-  const std::uint32_t sign = (b >> 16) & 0x8000u;
+TIGHTWIRE_HD constexpr auto f16_bits(const auto& x) {
+  const auto b = to_bits(x);
+  const auto magnitude = b & kMagnitudeMask;
+  const auto sign = (b >> 16) & 0x8000u;
   // Normal: rebias the exponent (127 -> 15), round at bit 13.
-  const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const auto normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   // Below 2^-14: one unit of fp16's last place is 2^-24, which is that of 0.5f.
-  const std::uint32_t subnormal = to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000u;
-  std::uint32_t h = magnitude < 0x38800000u ? subnormal : normal;
-  h = magnitude >= 0x477ff000u ? 0x7c00u : h;
-  h = magnitude > kInfinityBits ? 0x7e00u : h;
-  return static_cast<std::uint16_t>(h | sign);
+  const auto subnormal = to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000u;
+  const auto order = as_int(magnitude);
+  auto h = select(order < 0x38800000, subnormal, normal);
+  h = select(order >= 0x477ff000, 0x7c00u, h);
+  h = select(order > static_cast<int>(kInfinityBits), 0x7e00u, h);
+  return h | sign;
 }
-TIGHTWIRE_HD constexpr float from_f16(std::uint16_t h) {
-  const std::uint32_t magnitude = h & 0x7fffu;
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-  const std::uint32_t normal = (magnitude << 13) + 0x38000000u;
-  const std::uint32_t special = (magnitude << 13) | 0x7f800000u;
-  const std::uint32_t subnormal = to_bits(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-24f);
-  std::uint32_t b = magnitude < 0x400u ? subnormal : normal;
-  b = magnitude >= 0x7c00u ? special : b;
+TIGHTWIRE_HD constexpr auto f16_value(const auto& h) {
+  const auto magnitude = h & 0x7fffu;
+  const auto sign = (h & 0x8000u) << 16;
+  const auto normal = (magnitude << 13) + 0x38000000u;
+  const auto special = (magnitude << 13) | 0x7f800000u;
+  const auto subnormal = to_bits(to_float(as_int(magnitude)) * 0x1p-24f);
+  const auto order = as_int(magnitude);
+  auto b = select(order < 0x400, subnormal, normal);
+  b = select(order >= 0x7c00, special, b);
   return from_bits(b | sign);
 }
+
+TIGHTWIRE_HD constexpr std::uint16_t to_bf16(float x) { return static_cast<std::uint16_t>(bf16_bits(x)); }
+TIGHTWIRE_HD constexpr float from_bf16(std::uint16_t h) { return bf16_value(std::uint32_t{h}); }
+TIGHTWIRE_HD constexpr std::uint16_t to_f16(float x) { return static_cast<std::uint16_t>(f16_bits(x)); }
+TIGHTWIRE_HD constexpr float from_f16(std::uint16_t h) { return f16_value(std::uint32_t{h}); }
 
 /// How a buffer of one ElementType is read and written.
 template <ElementType Type>

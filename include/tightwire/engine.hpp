@@ -13,8 +13,8 @@
 
 namespace tightwire {
 
-/// Drives the reductions of a Session side by side, so that their order of start may differ between ranks. Who waits for a
-/// reduction drives all of them; while nobody waits, a thread of the engine does.
+/// Drives the reductions of a Session side by side, so that their order of start may differ between ranks. Who waits
+/// for a reduction drives all of them; while nobody waits, a thread of the engine does.
 class Engine {
  public:
   /// One reduction under way. Owned by its bucket, used again for every step.

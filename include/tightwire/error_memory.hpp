@@ -12,9 +12,9 @@ namespace tightwire {
 /// row of fp32 elements that starts at zero.
 ///
 /// A step is a transaction. With rollback every region exists twice: the first use in a step reads the committed copy
-/// and writes the other, further uses go on in the other; `commit` swaps what was used, `rollback` forgets it. Both cost
-/// nothing but a flag per region. Without rollback there is one copy, updated in place: half the memory, and about a
-/// quarter less traffic.
+/// and writes the other, further uses go on in the other; `commit` swaps what was used, `rollback` forgets it. Both
+/// cost nothing but a flag per region. Without rollback there is one copy, updated in place: half the memory, and about
+/// a quarter less traffic.
 class ErrorMemory {
  public:
   using Region = std::size_t;

@@ -19,7 +19,7 @@ struct FrameHeader {
   std::uint32_t magic;
   std::uint16_t version;
   std::uint8_t kind;
-  std::uint8_t rollbacks;  ///< how many of the steps were rolled back, modulo 256
+  std::uint8_t rollbacks;     ///< how many of the steps were rolled back, modulo 256
   std::uint64_t fingerprint;  ///< of the plan all ranks agreed on
   std::uint64_t step;         ///< steps committed and rolled back so far
   std::uint32_t bucket;
@@ -33,7 +33,8 @@ static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHea
 
 inline constexpr std::uint32_t kFrameMagic = 0x46525754;  // "TWRF"
 
-/// Tag of a message: 8 bits channel, 2 round, 14 bucket, 8 sequence, 16 chunk. Fields wrap; the header has them in full.
+/// Tag of a message: 8 bits channel, 2 round, 14 bucket, 8 sequence, 16 chunk. Fields wrap; the header has them in
+/// full.
 constexpr std::uint64_t message_tag(std::uint32_t channel, FrameKind kind, std::uint32_t bucket, std::uint32_t sequence,
                                     std::uint32_t chunk) {
   return (std::uint64_t{channel & 0xffu} << 40) | (std::uint64_t{static_cast<unsigned>(kind) & 3u} << 38) |
@@ -59,19 +60,21 @@ inline void seal(const Transport& transport, std::byte* at, FrameHeader header) 
 
 inline void require_equal(const char* field, std::uint64_t got, std::uint64_t expected, std::uint32_t sender) {
   if (got != expected)
-    refuse(Errc::corrupt, sender, std::string(field) + " is " + std::to_string(got) + ", expected " + std::to_string(expected));
+    refuse(Errc::corrupt, sender,
+           std::string(field) + " is " + std::to_string(got) + ", expected " + std::to_string(expected));
 }
 
-/// Checks a received frame of exactly sizeof(FrameHeader) + expected.payload_bytes bytes against what it must be, before
-/// anything in it is used. Returns the header. Throws Error(corrupt), or Error(mismatch) when the frame is sound but the
-/// sender is at another step, ended one otherwise or has another plan.
+/// Checks a received frame of exactly sizeof(FrameHeader) + expected.payload_bytes bytes against what it must be,
+/// before anything in it is used. Returns the header. Throws Error(corrupt), or Error(mismatch) when the frame is sound
+/// but the sender is at another step, ended one otherwise or has another plan.
 inline FrameHeader check(const Transport& transport, const std::byte* at, const FrameHeader& expected) {
   FrameHeader header;
   std::memcpy(&header, at, sizeof header);
   const std::uint32_t sender = expected.sender;
   if (header.magic != kFrameMagic) refuse(Errc::corrupt, sender, "not a tightwire frame");
   if (header.version != kWireVersion)
-    refuse(Errc::mismatch, sender, "wire version " + std::to_string(header.version) + ", here " + std::to_string(kWireVersion));
+    refuse(Errc::mismatch, sender,
+           "wire version " + std::to_string(header.version) + ", here " + std::to_string(kWireVersion));
   const std::size_t bytes = sizeof header + expected.payload_bytes;
   if (header.checksum != transport.checksum({at + sizeof header.checksum, bytes - sizeof header.checksum}))
     refuse(Errc::corrupt, sender, "checksum does not match its bytes");

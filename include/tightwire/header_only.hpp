@@ -1,6 +1,7 @@
 #pragma once
-// Everything that needs no library: codecs, loops, collectives, Session, the in-process transport. Compiled into the including
-// file; <tightwire/tightwire.hpp> takes the built-in codecs from tightwire::core instead, which compiles faster.
+// Everything that needs no library: codecs, loops, collectives, Session, the in-process transport. Compiled into the
+// including file; <tightwire/tightwire.hpp> takes the built-in codecs from tightwire::core instead, which compiles
+// faster.
 #include <tightwire/agreement.hpp>
 #include <tightwire/codec.hpp>
 #include <tightwire/error.hpp>

@@ -20,8 +20,8 @@ namespace tightwire::local {
 /// What the ranks of one process share: for each rank, the messages that have not met their other half.
 class Exchange {
  public:
-  /// Halves and rounds in flight for which there is room from the start, so that how ranks happen to meet does not decide
-  /// whether a step allocates.
+  /// Halves and rounds in flight for which there is room from the start, so that how ranks happen to meet does not
+  /// decide whether a step allocates.
   static constexpr std::size_t kInFlight = 1024;
 
   explicit Exchange(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {
@@ -89,8 +89,12 @@ class LocalTransport final : public Transport {
     ++mine.generation;
     for (const Message& message : round) {
       const bool sending = message.kind == Message::Kind::send;
-      const Exchange::Pending half{sending ? rank_ : message.peer, sending ? message.peer : rank_, message.tag,
-                                   message.data, message.bytes, &mine.left};
+      const Exchange::Pending half{sending ? rank_ : message.peer,
+                                   sending ? message.peer : rank_,
+                                   message.tag,
+                                   message.data,
+                                   message.bytes,
+                                   &mine.left};
       Exchange::Inbox& inbox = exchange_->inbox(half.to);
       meet(half, sending ? inbox.receives : inbox.sends, sending ? inbox.sends : inbox.receives, sending);
     }
@@ -174,8 +178,8 @@ class LocalTransport final : public Transport {
   void require_all_present() {
     if (!exchange_->loss) return;
     const auto& [rank, reason] = *exchange_->loss;
-    failure_.emplace(Errc::peer_lost, "rank " + std::to_string(rank) +
-                                          (rank == rank_ ? " (this rank) gave up: " : " lost: ") + reason);
+    failure_.emplace(Errc::peer_lost,
+                     "rank " + std::to_string(rank) + (rank == rank_ ? " (this rank) gave up: " : " lost: ") + reason);
     throw Error(*failure_);
   }
 
@@ -208,7 +212,8 @@ class LocalTransport final : public Transport {
     if (send.bytes != receive.bytes) {
       // Both sides learn of it: the receiver must not use the bytes, the sender would wait for ever.
       const std::string what = "frame from rank " + std::to_string(send.from) + " to rank " + std::to_string(send.to) +
-                               ": expected " + std::to_string(receive.bytes) + " bytes, got " + std::to_string(send.bytes);
+                               ": expected " + std::to_string(receive.bytes) + " bytes, got " +
+                               std::to_string(send.bytes);
       failure_.emplace(Errc::corrupt, what);
       close(what);
       throw Error(*failure_);
@@ -244,12 +249,13 @@ class LocalTransport final : public Transport {
 inline std::vector<std::shared_ptr<Transport>> make(int ranks) {
   auto exchange = std::make_shared<Exchange>(ranks);
   std::vector<std::shared_ptr<Transport>> transports;
-  for (int rank = 0; rank < ranks; ++rank) transports.push_back(std::make_shared<LocalTransport>(exchange, rank, ranks));
+  for (int rank = 0; rank < ranks; ++rank)
+    transports.push_back(std::make_shared<LocalTransport>(exchange, rank, ranks));
   return transports;
 }
 
-/// Runs `body` once per rank, each on a thread of its own, and returns when all have ended. When one throws, the others get
-/// Error(peer_lost) from their next wait, and the first exception is rethrown here.
+/// Runs `body` once per rank, each on a thread of its own, and returns when all have ended. When one throws, the others
+/// get Error(peer_lost) from their next wait, and the first exception is rethrown here.
 inline void run(int ranks, const std::function<void(std::shared_ptr<Transport>)>& body) {
   auto transports = make(ranks);
   std::mutex mutex;

@@ -34,8 +34,8 @@ struct Slice {
   std::size_t parameter;  ///< position in the bucket
   std::size_t begin;      ///< first element
   std::size_t count;
-  std::size_t wire_at;    ///< byte in the payload
-  std::size_t error_at;   ///< element in the owner's residual, counted over all shares of the same rank
+  std::size_t wire_at;   ///< byte in the payload
+  std::size_t error_at;  ///< element in the owner's residual, counted over all shares of the same rank
 };
 
 /// What one rank owns of a chunk.
@@ -51,15 +51,15 @@ struct Chunk {
   std::vector<Share> shares;
 };
 
-/// Who owns which elements of a bucket, and the size of every message. Depends only on its arguments, so every rank computes
-/// the same. Results do not depend on it: blocks are the same whatever the cuts, and the owner's own contribution takes
-/// the same way through the codec as everyone else's.
+/// Who owns which elements of a bucket, and the size of every message. Depends only on its arguments, so every rank
+/// computes the same. Results do not depend on it: blocks are the same whatever the cuts, and the owner's own
+/// contribution takes the same way through the codec as everyone else's.
 struct BucketPlan {
   Algorithm algorithm = Algorithm::two_shot;
   int ranks = 1;
   std::vector<Chunk> chunks;
-  std::size_t element_bytes = 0;                ///< the gradients themselves
-  std::vector<std::size_t> owned;               ///< elements of owner residual per rank
+  std::size_t element_bytes = 0;   ///< the gradients themselves
+  std::vector<std::size_t> owned;  ///< elements of owner residual per rank
 
   /// Bytes of all frames that a rank sends per reduction; it receives as many.
   ///
@@ -79,7 +79,7 @@ struct BucketPlan {
 
 struct PlanOptions {
   Algorithm algorithm = Algorithm::automatic;
-  std::size_t share_elements = std::size_t{1} << 16;  ///< elements of a chunk that one rank owns, about
+  std::size_t share_elements = std::size_t{1} << 16;   ///< elements of a chunk that one rank owns, about
   std::size_t one_shot_bytes = std::size_t{16} << 10;  ///< encoded bytes up to which `automatic` takes one_shot
 };
 
@@ -155,7 +155,8 @@ inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ra
     Chunk chunk;
     std::size_t from = begin;
     for (std::size_t r = 0; r < shares; ++r) {
-      const std::size_t to = r + 1 == shares ? end : std::clamp(line.cut(begin + (end - begin) * (r + 1) / shares), from, end);
+      const std::size_t to =
+          r + 1 == shares ? end : std::clamp(line.cut(begin + (end - begin) * (r + 1) / shares), from, end);
       chunk.shares.push_back(line.share(from, to, plan.owned[r]));
       from = to;
     }

@@ -41,11 +41,11 @@ constexpr bool matches(std::string_view pattern, std::string_view name) {
 
 /// "A parameter of this kind gets this codec." All conditions that are given must hold.
 struct Rule {
-  std::string name = "*";                                               ///< pattern, see `matches`
-  std::optional<std::size_t> dimensions = {};                           ///< length of the shape
-  std::size_t fewer_than = std::numeric_limits<std::size_t>::max();     ///< elements
+  std::string name = "*";                                            ///< pattern, see `matches`
+  std::optional<std::size_t> dimensions = {};                        ///< length of the shape
+  std::size_t fewer_than = std::numeric_limits<std::size_t>::max();  ///< elements
   std::optional<ElementType> type = {};
-  Codec codec = {};                                                     ///< exact by default
+  Codec codec = {};  ///< exact by default
 
   bool holds_for(const Parameter& parameter) const {
     return matches(name, parameter.name) && (!dimensions || *dimensions == parameter.shape.size()) &&

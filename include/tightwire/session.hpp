@@ -27,7 +27,9 @@ enum class NonFinitePolicy : std::uint8_t {
 };
 
 constexpr const char* to_string(NonFinitePolicy policy) {
-  return policy == NonFinitePolicy::propagate ? "propagate" : policy == NonFinitePolicy::skip_step ? "skip_step" : "error";
+  return policy == NonFinitePolicy::propagate   ? "propagate"
+         : policy == NonFinitePolicy::skip_step ? "skip_step"
+                                                : "error";
 }
 
 /// Equal on all ranks, which `seal` checks.
@@ -38,7 +40,7 @@ struct SessionOptions {
   bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
   bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
   NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
-  std::chrono::milliseconds timeout{60'000};  ///< without progress; not compared between ranks
+  std::chrono::milliseconds timeout{60'000};         ///< without progress; not compared between ranks
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
                                                      ///< of about this size, in order of addition
   PlanOptions plan = {};
@@ -49,7 +51,8 @@ using BucketId = std::size_t;
 
 class Session;
 
-/// A reduction that was started. Wait for it before its buffers are read, written or freed, and before the Session ends.
+/// A reduction that was started. Wait for it before its buffers are read, written or freed, and before the Session
+/// ends.
 class Handle {
  public:
   /// Returns when the buffers hold the result. May be called again. Throws what ended the reduction.
@@ -71,8 +74,8 @@ class Handle {
 ///     session.seal();
 ///     for (each step) { session.all_reduce(gradients); if (session.commit()) optimizer.step(); }
 ///
-/// After `all_reduce` or `Handle::wait` every rank holds the same bytes. One thread at a time may call it. An error of the
-/// transport or of a peer closes it: every later call throws the same error.
+/// After `all_reduce` or `Handle::wait` every rank holds the same bytes. One thread at a time may call it. An error of
+/// the transport or of a peer closes it: every later call throws the same error.
 class Session {
  public:
   /// Throws Error(invalid_argument) without a transport, and for skip_step where a step cannot be rolled back.
@@ -111,12 +114,13 @@ class Session {
     return parameters_.size() - 1;
   }
 
-  /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for no parameter, an unknown one or
-  /// one that is in a bucket already, for too many buckets, and after `seal`.
+  /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for no parameter, an
+  /// unknown one or one that is in a bucket already, for too many buckets, and after `seal`.
   BucketId add_bucket(std::span<const ParameterId> parameters) {
     require_open_for("add_bucket");
     if (parameters.empty()) throw bad("add_bucket: no parameters");
-    if (buckets_.size() == kMostBuckets) throw bad("add_bucket: more than " + std::to_string(kMostBuckets) + " buckets");
+    if (buckets_.size() == kMostBuckets)
+      throw bad("add_bucket: more than " + std::to_string(kMostBuckets) + " buckets");
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const ParameterId id = parameters[i];
       if (id >= parameters_.size()) throw bad("add_bucket: there is no parameter " + std::to_string(id));
@@ -129,8 +133,9 @@ class Session {
     return buckets_.size() - 1;
   }
 
-  /// Plans everything, takes all memory and agrees with the other ranks. Collective. Throws Error(mismatch) on every rank that
-  /// names two ranks and the first thing they differ in, Error(timeout) when a rank does not come. An error closes the Session.
+  /// Plans everything, takes all memory and agrees with the other ranks. Collective. Throws Error(mismatch) on every
+  /// rank that names two ranks and the first thing they differ in, Error(timeout) when a rank does not come. An error
+  /// closes the Session.
   void seal() {
     require_open_for("seal");
     try {
@@ -152,17 +157,17 @@ class Session {
     }
   }
 
-  /// Starts the reduction of a bucket, in place: one pointer per parameter of the bucket, in the order of the bucket. Ranks may
-  /// start buckets in different orders. Until `wait` the buffers are the Session's. Throws Error(invalid_argument) for a
-  /// null pointer, a wrong number of pointers, or a bucket that is under way.
+  /// Starts the reduction of a bucket, in place: one pointer per parameter of the bucket, in the order of the bucket.
+  /// Ranks may start buckets in different orders. Until `wait` the buffers are the Session's. Throws
+  /// Error(invalid_argument) for a null pointer, a wrong number of pointers, or a bucket that is under way.
   Handle start(BucketId id, std::span<void* const> data) {
     require_sealed("start");
     if (id >= buckets_.size()) throw bad("start: there is no bucket " + std::to_string(id));
     Bucket& bucket = buckets_[id];
     require_not_started("start", bucket);
     if (data.size() != bucket.parameters.size())
-      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " + std::to_string(bucket.parameters.size()) +
-                " parameters of " + bucket.operation.name);
+      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " +
+                std::to_string(bucket.parameters.size()) + " parameters of " + bucket.operation.name);
     for (std::size_t i = 0; i < data.size(); ++i) require_pointer("start", bucket.parameters[i], data[i]);
     std::copy(data.begin(), data.end(), bucket.pointers.begin());
     begin(bucket, true);
@@ -174,8 +179,8 @@ class Session {
     const TimePoint began = Clock::now();
     require_sealed("all_reduce");
     if (data.size() != parameters_.size())
-      throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " + std::to_string(parameters_.size()) +
-                " parameters");
+      throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " +
+                std::to_string(parameters_.size()) + " parameters");
     for (const Bucket& bucket : buckets_) {
       require_not_started("all_reduce", bucket);
       for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
@@ -197,17 +202,19 @@ class Session {
     std::size_t at = 0;
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       if (parameters_[id].type != ElementType::f32)
-        throw bad("all_reduce: \"" + parameters_[id].name + "\" is " + std::string(to_string(parameters_[id].type)) + ", not fp32");
+        throw bad("all_reduce: \"" + parameters_[id].name + "\" is " + std::string(to_string(parameters_[id].type)) +
+                  ", not fp32");
       flat_[id] = gradient.data() + at;
       at += parameters_[id].count;
     }
     if (at != gradient.size())
-      throw bad("all_reduce: got " + std::to_string(gradient.size()) + " elements for parameters of " + std::to_string(at));
+      throw bad("all_reduce: got " + std::to_string(gradient.size()) + " elements for parameters of " +
+                std::to_string(at));
     all_reduce(flat_);
   }
 
-  /// Ends the step and keeps its residuals. Returns false where the policy skips the step, which then was rolled back on every
-  /// rank alike: the optimizer must not use the gradients.
+  /// Ends the step and keeps its residuals. Returns false where the policy skips the step, which then was rolled back
+  /// on every rank alike: the optimizer must not use the gradients.
   bool commit() {
     require_idle("commit");
     if (options_.nonfinite == NonFinitePolicy::skip_step && step_.nonfinite != 0) {
@@ -218,8 +225,8 @@ class Session {
     return true;
   }
 
-  /// Ends the step as if it had not happened: residuals are those of the last commit. Every rank must do the same. Throws
-  /// Error(unsupported) without SessionOptions::rollback.
+  /// Ends the step as if it had not happened: residuals are those of the last commit. Every rank must do the same.
+  /// Throws Error(unsupported) without SessionOptions::rollback.
   void rollback() {
     require_idle("rollback");
     if (options_.error_feedback && !memory_.can_roll_back())
@@ -245,8 +252,8 @@ class Session {
   const Statistics& bucket_statistics(BucketId id) const { return known(id).last; }
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
-  /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in a bucket
-  /// lost (in the order of its shares). Empty where nothing can be lost.
+  /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in
+  /// a bucket lost (in the order of its shares). Empty where nothing can be lost.
   std::span<const float> sender_residual(ParameterId id) const {
     if (id >= parameters_.size()) throw bad("there is no parameter " + std::to_string(id));
     return engine_ && has_residual(id) ? memory_.committed(sender_region_[id]) : std::span<const float>{};
@@ -256,14 +263,14 @@ class Session {
     return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::span<const float>{};
   }
 
-  /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm and
-  /// bytes. Equal on all ranks; this is what `seal` compares.
+  /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
+  /// and bytes. Equal on all ranks; this is what `seal` compares.
   std::string description() const {
-    std::string text = "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
-                       "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
-                       (options_.error_feedback ? "on" : "off") + "\nrollback " + (options_.rollback ? "on" : "off") +
-                       "\nnon-finite policy " + to_string(options_.nonfinite) + "\nelements of a share " +
-                       std::to_string(options_.plan.share_elements) + "\n";
+    std::string text = "wire version " + std::to_string(kWireVersion) + "\nworld size " +
+                       std::to_string(transport_->size()) + "\noperation " + (options_.average ? "mean" : "sum") +
+                       "\nerror feedback " + (options_.error_feedback ? "on" : "off") + "\nrollback " +
+                       (options_.rollback ? "on" : "off") + "\nnon-finite policy " + to_string(options_.nonfinite) +
+                       "\nelements of a share " + std::to_string(options_.plan.share_elements) + "\n";
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       const Parameter& p = parameters_[id];
       text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";
@@ -274,8 +281,8 @@ class Session {
       const Bucket& bucket = buckets_[id];
       text += "bucket " + std::to_string(id) + " of parameters";
       for (const ParameterId p : bucket.parameters) text += " " + std::to_string(p);
-      text += ": " + std::string(to_string(bucket.plan.algorithm)) + ", " + std::to_string(bucket.plan.chunks.size()) + " chunks, " +
-              std::to_string(bucket.plan.wire_bytes(0)) + " bytes from rank 0\n";
+      text += ": " + std::string(to_string(bucket.plan.algorithm)) + ", " + std::to_string(bucket.plan.chunks.size()) +
+              " chunks, " + std::to_string(bucket.plan.wire_bytes(0)) + " bytes from rank 0\n";
     }
     return text;
   }
@@ -317,7 +324,8 @@ class Session {
   void require_idle(const char* call) const {
     require_sealed(call);
     for (const Bucket& bucket : buckets_)
-      if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
+      if (bucket.started)
+        throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
   }
 
   void require_not_started(const char* call, const Bucket& bucket) const {
@@ -357,7 +365,8 @@ class Session {
     for (const ParameterId id : bucket.parameters) {
       const Parameter& parameter = parameters_[id];
       auto coder = options_.policy.choose(parameter, options_.codec).coder(parameter.type);
-      if (options_.error_feedback && !coder->lossless(parameter.type)) sender_region_[id] = memory_.add(parameter.count);
+      if (options_.error_feedback && !coder->lossless(parameter.type))
+        sender_region_[id] = memory_.add(parameter.count);
       bucket.planned.push_back({parameter.count, parameter.type, std::move(coder)});
     }
     bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
@@ -388,7 +397,8 @@ class Session {
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
-      bucket.senders[i] = has_residual(bucket.parameters[i]) ? memory_.open(sender_region_[bucket.parameters[i]]) : Residual{};
+      bucket.senders[i] =
+          has_residual(bucket.parameters[i]) ? memory_.open(sender_region_[bucket.parameters[i]]) : Residual{};
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     bucket.reduction->begin({.data = bucket.pointers,
                              .senders = bucket.senders,

@@ -10,11 +10,11 @@ struct Statistics {
   std::uint64_t gradient_bytes = 0;  ///< the buffers as the trainer holds them
   std::uint64_t sent_bytes = 0;      ///< frames put on the wire, headers included
   std::uint64_t received_bytes = 0;
-  double encode_seconds = 0;   ///< contributions -> wire
-  double combine_seconds = 0;  ///< sum of contributions -> wire
-  double decode_seconds = 0;   ///< wire -> buffers
-  double wire_seconds = 0;     ///< reductions under way with nothing of the above to do
-  double blocked_seconds = 0;  ///< the trainer's thread waited for us
+  double encode_seconds = 0;    ///< contributions -> wire
+  double combine_seconds = 0;   ///< sum of contributions -> wire
+  double decode_seconds = 0;    ///< wire -> buffers
+  double wire_seconds = 0;      ///< reductions under way with nothing of the above to do
+  double blocked_seconds = 0;   ///< the trainer's thread waited for us
   std::uint64_t nonfinite = 0;  ///< NaN or infinite elements met on all ranks, contributions and sums
 
   Statistics& operator+=(const Statistics& other) {

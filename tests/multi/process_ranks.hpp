@@ -56,10 +56,10 @@ inline std::string random_key() {
 
 /// How one rank ended.
 struct RankResult {
-  int exit_status = -1;    ///< what it returned; -1 if it did not exit by itself
-  int signal = 0;          ///< the signal that ended it, or 0
+  int exit_status = -1;  ///< what it returned; -1 if it did not exit by itself
+  int signal = 0;        ///< the signal that ended it, or 0
   bool out_of_time = false;
-  std::string text;        ///< everything it wrote to stdout and stderr
+  std::string text;  ///< everything it wrote to stdout and stderr
 };
 
 struct JobOptions {

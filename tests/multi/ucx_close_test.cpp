@@ -1,4 +1,5 @@
-// How a transport ends and gives up: in order together, alone with work unfinished, on purpose, and stopped for a while.
+// How a transport ends and gives up: in order together, alone with work unfinished, on purpose, and stopped for a
+// while.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,9 @@ using std::chrono::milliseconds;
 
 class UcxClose : public ::testing::TestWithParam<Network> {
  protected:
-  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const { return ucx::open(rendezvous, GetParam().options); }
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
+    return ucx::open(rendezvous, GetParam().options);
+  }
 
   static void expect_silence(const std::vector<RankResult>& results) {
     EXPECT_EQ(complaints(results), "");
@@ -136,38 +139,37 @@ TEST_P(UcxClose, AbortFromAnotherThreadEndsAWait) {
 
 TEST_P(UcxClose, TakesNoStoppedRankForDead) {
   const Shared<std::atomic<int>> ready;
-  expect_silence(run_ranks(
-      3,
-      [&](const Rendezvous& rendezvous) {
-        auto transport = open(rendezvous);
-        barrier(*transport);
-        ++*ready;
-        std::vector<std::vector<std::byte>> in(3, std::vector<std::byte>(1 << 20));
-        std::vector<std::byte> out(in[0].size());
-        const TimePoint until = Clock::now() + std::chrono::seconds(3);
-        for (std::uint64_t turn = 0, over = 0; over == 0; ++turn) {
-          std::vector<Message> round;
-          // Rank 0 alone says when to end, or ranks could disagree by a round.
-          out[0] = std::byte{Clock::now() >= until && rendezvous.rank == 0};
-          for (int peer = 0; peer < 3; ++peer) {
-            if (peer == rendezvous.rank) continue;
-            round.push_back(receive_from(peer, turn, in[static_cast<std::size_t>(peer)]));
-            round.push_back(send_to(peer, turn, out));
-          }
-          wait(*transport, transport->post(round));
-          over = static_cast<std::uint64_t>(rendezvous.rank == 0 ? out[0] : in[0][0]);
-        }
-        return 0;
-      },
-      {.meanwhile = [&](const std::vector<pid_t>& ids) {
-        while (*ready < 3) std::this_thread::sleep_for(milliseconds(10));
-        for (const std::size_t rank : {2U, 0U}) {
-          std::this_thread::sleep_for(milliseconds(100));
-          kill(ids[rank], SIGSTOP);
-          std::this_thread::sleep_for(milliseconds(rank == 2 ? 2'000 : 500));
-          kill(ids[rank], SIGCONT);
-        }
-      }}));
+  expect_silence(run_ranks(3,
+                           [&](const Rendezvous& rendezvous) {
+                             auto transport = open(rendezvous);
+                             barrier(*transport);
+                             ++*ready;
+                             std::vector<std::vector<std::byte>> in(3, std::vector<std::byte>(1 << 20));
+                             std::vector<std::byte> out(in[0].size());
+                             const TimePoint until = Clock::now() + std::chrono::seconds(3);
+                             for (std::uint64_t turn = 0, over = 0; over == 0; ++turn) {
+                               std::vector<Message> round;
+                               // Rank 0 alone says when to end, or ranks could disagree by a round.
+                               out[0] = std::byte{Clock::now() >= until && rendezvous.rank == 0};
+                               for (int peer = 0; peer < 3; ++peer) {
+                                 if (peer == rendezvous.rank) continue;
+                                 round.push_back(receive_from(peer, turn, in[static_cast<std::size_t>(peer)]));
+                                 round.push_back(send_to(peer, turn, out));
+                               }
+                               wait(*transport, transport->post(round));
+                               over = static_cast<std::uint64_t>(rendezvous.rank == 0 ? out[0] : in[0][0]);
+                             }
+                             return 0;
+                           },
+                           {.meanwhile = [&](const std::vector<pid_t>& ids) {
+                             while (*ready < 3) std::this_thread::sleep_for(milliseconds(10));
+                             for (const std::size_t rank : {2U, 0U}) {
+                               std::this_thread::sleep_for(milliseconds(100));
+                               kill(ids[rank], SIGSTOP);
+                               std::this_thread::sleep_for(milliseconds(rank == 2 ? 2'000 : 500));
+                               kill(ids[rank], SIGCONT);
+                             }
+                           }}));
 }
 
 TEST_P(UcxClose, DetachingMemoryInUseGivesUpAndKeepsUcxOut) {
@@ -200,19 +202,18 @@ std::set<std::string> shared_memory_left() {
 TEST_P(UcxClose, LeavesNothingInSharedMemoryWhenAllAreKilled) {
   const auto before = shared_memory_left();
   const Shared<std::atomic<int>> ready;
-  const auto results = run_ranks(
-      3,
-      [&](const Rendezvous& rendezvous) {
-        auto transport = open(rendezvous);
-        barrier(*transport);
-        ++*ready;
-        for (;;) transport->idle(Clock::now() + milliseconds(100));
-        return 0;
-      },
-      {.meanwhile = [&](const std::vector<pid_t>& ids) {
-        while (*ready < 3) std::this_thread::sleep_for(milliseconds(10));
-        for (const pid_t id : ids) kill(id, SIGKILL);
-      }});
+  const auto results = run_ranks(3,
+                                 [&](const Rendezvous& rendezvous) {
+                                   auto transport = open(rendezvous);
+                                   barrier(*transport);
+                                   ++*ready;
+                                   for (;;) transport->idle(Clock::now() + milliseconds(100));
+                                   return 0;
+                                 },
+                                 {.meanwhile = [&](const std::vector<pid_t>& ids) {
+                                   while (*ready < 3) std::this_thread::sleep_for(milliseconds(10));
+                                   for (const pid_t id : ids) kill(id, SIGKILL);
+                                 }});
   for (const RankResult& result : results) EXPECT_EQ(result.signal, SIGKILL) << result.text;
   // Other programs may come and go meanwhile; what stays is ours.
   std::vector<std::string> left;

@@ -15,14 +15,13 @@ class UcxDelivery : public ::testing::TestWithParam<Network> {
   /// Runs `body` on `size` ranks, each with a transport, and expects that all end well and write nothing.
   void run(int size, const std::function<void(Transport&)>& body, milliseconds limit = milliseconds(60'000)) {
     const ucx::Options options = GetParam().options;
-    const auto results = run_ranks(
-        size,
-        [&](const Rendezvous& rendezvous) {
-          const std::unique_ptr<Transport> transport = ucx::open(rendezvous, options);
-          body(*transport);
-          return 0;
-        },
-        {.limit = limit});
+    const auto results = run_ranks(size,
+                                   [&](const Rendezvous& rendezvous) {
+                                     const std::unique_ptr<Transport> transport = ucx::open(rendezvous, options);
+                                     body(*transport);
+                                     return 0;
+                                   },
+                                   {.limit = limit});
     EXPECT_EQ(complaints(results), "");
     for (const RankResult& result : results) EXPECT_EQ(result.text, "");
   }
@@ -34,7 +33,8 @@ INSTANTIATE_TEST_SUITE_P(Networks, UcxDelivery, ::testing::ValuesIn(networks()),
 /// A receive buffer between guards, `offset` bytes off alignment.
 class Guarded {
  public:
-  Guarded(std::size_t bytes, std::size_t offset) : storage_(bytes + 128, std::byte{0x5A}), bytes_(bytes), offset_(offset) {}
+  Guarded(std::size_t bytes, std::size_t offset)
+      : storage_(bytes + 128, std::byte{0x5A}), bytes_(bytes), offset_(offset) {}
   std::span<std::byte> place() { return std::span(storage_).subspan(64 + offset_, bytes_); }
   bool is_intact_around() const {
     const auto is_guard = [](std::byte value) { return value == std::byte{0x5A}; };
@@ -65,8 +65,8 @@ void exchange_with_all(Transport& transport, std::size_t bytes, std::size_t offs
   wait(transport, transport.post(round));
   for (std::size_t peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
-    const std::string what = std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " from rank " +
-                             std::to_string(peer);
+    const std::string what =
+        std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " from rank " + std::to_string(peer);
     const auto expected = random_bytes(seed_of(peer, rank, bytes), bytes + offset);
     require(std::equal(in[peer].place().begin(), in[peer].place().end(),
                        expected.begin() + static_cast<std::ptrdiff_t>(offset)),
@@ -125,7 +125,8 @@ TEST_P(UcxDelivery, MatchesByTagInAnyOrderAndByOrderWithinATag) {
       const std::uint64_t tag = is_sender ? i % kTags : kTags - 1 - i % kTags;
       data.push_back(content(tag, i / kTags));
       if (!is_sender) std::fill(data.back().begin(), data.back().end(), std::byte{});
-      const Message message = is_sender ? send_to(1, kFar + tag, data.back()) : receive_from(0, kFar + tag, data.back());
+      const Message message =
+          is_sender ? send_to(1, kFar + tag, data.back()) : receive_from(0, kFar + tag, data.back());
       tickets.push_back(transport.post({&message, 1}));
     }
     for (const Ticket ticket : tickets) wait(transport, ticket);

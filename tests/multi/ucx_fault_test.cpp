@@ -14,7 +14,9 @@ using std::chrono::milliseconds;
 
 class UcxFault : public ::testing::TestWithParam<Network> {
  protected:
-  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const { return ucx::open(rendezvous, GetParam().options); }
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
+    return ucx::open(rendezvous, GetParam().options);
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, UcxFault, ::testing::ValuesIn(networks()),
@@ -109,8 +111,7 @@ void play(Transport& transport, Scene scene, int victim) {
       if (peer == transport.rank()) continue;
       const bool sends = scene == Scene::everybody_sends_large || (scene == Scene::victim_receives && peer == victim) ||
                          (scene == Scene::victim_sends && is_victim);
-      const bool receives = scene == Scene::everybody_sends_large ||
-                            (scene == Scene::survivors_sleep && !is_victim) ||
+      const bool receives = scene == Scene::everybody_sends_large || (scene == Scene::survivors_sleep && !is_victim) ||
                             (scene == Scene::victim_sends && !is_victim && peer == victim);
       if (receives) round.push_back(receive_from(peer, turn, in[static_cast<std::size_t>(peer)]));
       if (sends) round.push_back(send_to(peer, turn, out));

@@ -54,7 +54,8 @@ TEST_P(UcxIdle, UsesUnderFivePercentOfAProcessor) {
       transport.idle(until);
     }
     const microseconds used = processor_time() - before;
-    require(used < milliseconds(50), "a second of waiting uses under 50 ms; used " + std::to_string(used.count()) + " us");
+    require(used < milliseconds(50),
+            "a second of waiting uses under 50 ms; used " + std::to_string(used.count()) + " us");
     std::byte out{};
     const Message send = send_to((transport.rank() + 2) % 3, 1, {&out, 1});
     wait(transport, transport.post({&send, 1}));
@@ -84,7 +85,8 @@ TEST_P(UcxIdle, SleepsThroughNoMessage) {
         longest = std::max(longest, std::chrono::duration_cast<milliseconds>(late));
       }
     }
-    require(longest < milliseconds(50), "sleepers wake at once; the longest took " + std::to_string(longest.count()) + " ms");
+    require(longest < milliseconds(50),
+            "sleepers wake at once; the longest took " + std::to_string(longest.count()) + " ms");
   });
 }
 

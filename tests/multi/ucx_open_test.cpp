@@ -84,9 +84,10 @@ TEST(UcxOpen, RefusesWhatThisMachineLacksOnEveryRank) {
     ucx::Options options;
     std::vector<std::string> parts;
   };
-  const std::vector<Case> cases = {{{.transports = "posix,pigeon,self", .devices = ""}, {"rank 1: ", "'pigeon'", "posix"}},
-                                   {{.transports = "rc", .devices = ""}, {"rank 1: ", "'rc'"}},
-                                   {{.transports = "tcp,self", .devices = "eth77"}, {"rank 1: ", "'eth77'", "lo"}}};
+  const std::vector<Case> cases = {
+      {{.transports = "posix,pigeon,self", .devices = ""}, {"rank 1: ", "'pigeon'", "posix"}},
+      {{.transports = "rc", .devices = ""}, {"rank 1: ", "'rc'"}},
+      {{.transports = "tcp,self", .devices = "eth77"}, {"rank 1: ", "'eth77'", "lo"}}};
   for (const Case& asked : cases)
     expect_silence(run_ranks(3, [&](const Rendezvous& rendezvous) {
       // Only rank 1 asks for the impossible, and all must hear of it.
@@ -119,14 +120,14 @@ TEST(UcxOpen, RefusesARankThatJoinsByOtherMeans) {
 }
 
 TEST(UcxOpen, NamesTheRankThatIsMissing) {
-  const auto results = run_ranks(
-      3,
-      [](const Rendezvous& rendezvous) {
-        if (rendezvous.rank == 1) return 0;
-        require_error(error_of_open(rendezvous, networks().front().options), Errc::timeout, {"1"});
-        return 0;
-      },
-      {.timeout = milliseconds(1'000)});
+  const auto results =
+      run_ranks(3,
+                [](const Rendezvous& rendezvous) {
+                  if (rendezvous.rank == 1) return 0;
+                  require_error(error_of_open(rendezvous, networks().front().options), Errc::timeout, {"1"});
+                  return 0;
+                },
+                {.timeout = milliseconds(1'000)});
   expect_silence(results);
 }
 
@@ -143,9 +144,12 @@ TEST(UcxOpen, RefusesMessagesThatCannotWorkAndGoesOn) {
     const auto transport = ucx::open(rendezvous, networks().front().options);
     std::byte byte{};
     const int peer = 1 - rendezvous.rank;
-    const std::vector<Message> wrong = {send_to(rendezvous.rank, 1, {&byte, 1}), send_to(2, 1, {&byte, 1}),
-                                        send_to(-1, 1, {&byte, 1}), send_to(peer, 1ULL << 48, {&byte, 1}),
-                                        {.kind = Message::Kind::send, .peer = peer, .tag = 1, .data = nullptr, .bytes = 1}};
+    const std::vector<Message> wrong = {
+        send_to(rendezvous.rank, 1, {&byte, 1}),
+        send_to(2, 1, {&byte, 1}),
+        send_to(-1, 1, {&byte, 1}),
+        send_to(peer, 1ULL << 48, {&byte, 1}),
+        {.kind = Message::Kind::send, .peer = peer, .tag = 1, .data = nullptr, .bytes = 1}};
     for (const Message& message : wrong) {
       const Message round[] = {send_to(peer, 5, {&byte, 1}), message};  // and then the good one must not be sent either
       try {
@@ -184,7 +188,8 @@ TEST(UcxOpen, NamesWhomARoundWaitsFor) {
     std::array<std::byte, 4> in{};
     if (rendezvous.rank == 0) {
       std::vector<Message> round;
-      for (const int peer : {3, 1, 2}) round.push_back(receive_from(peer, 1, std::span(in).subspan(static_cast<std::size_t>(peer), 1)));
+      for (const int peer : {3, 1, 2})
+        round.push_back(receive_from(peer, 1, std::span(in).subspan(static_cast<std::size_t>(peer), 1)));
       const Ticket ticket = transport->post(round);
       require(transport->waiting_for(ticket) == "1, 2, 3", transport->waiting_for(ticket));
       barrier(*transport);

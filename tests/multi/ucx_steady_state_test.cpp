@@ -82,9 +82,9 @@ TEST_P(UcxSteadyState, AllocatesNothing) {
     const Use before = use_so_far();
     for (int turn = 0; turn < 1'000; ++turn) step(*transport, in, out);
     const Use after = use_so_far();
-    require(after.allocations == before.allocations,
-            "a thousand steps allocate nothing; they allocated " +
-                std::to_string(after.allocations - before.allocations) + " times");
+    require(after.allocations == before.allocations, "a thousand steps allocate nothing; they allocated " +
+                                                         std::to_string(after.allocations - before.allocations) +
+                                                         " times");
     if (rendezvous.rank == 0)
       *growth = {static_cast<long>(after.heap_bytes) - static_cast<long>(before.heap_bytes),
                  after.page_faults - before.page_faults};

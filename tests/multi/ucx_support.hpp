@@ -64,7 +64,9 @@ inline std::vector<std::byte> random_bytes(std::uint64_t seed, std::size_t count
   return bytes;
 }
 
-inline std::uint64_t seed_of(std::uint64_t a, std::uint64_t b, std::uint64_t c) { return (a * 1'000 + b) * 1'000'000 + c; }
+inline std::uint64_t seed_of(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  return (a * 1'000 + b) * 1'000'000 + c;
+}
 
 /// Returns when every rank has called it.
 inline void barrier(Transport& transport, std::uint64_t tag = 0xBA221E2) {
@@ -83,8 +85,9 @@ inline void barrier(Transport& transport, std::uint64_t tag = 0xBA221E2) {
 template <class Value>
 class Shared {
  public:
-  Shared() : value_(static_cast<Value*>(mmap(nullptr, sizeof(Value), PROT_READ | PROT_WRITE,
-                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+  Shared()
+      : value_(static_cast<Value*>(
+            mmap(nullptr, sizeof(Value), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     if (value_ == MAP_FAILED) throw std::runtime_error("mmap failed");
     new (value_) Value{};
   }

@@ -83,9 +83,8 @@ std::string as_json(const Description& description) {
   json["wire_version"] = kWireVersion;
   json["compiler"] = kCompiler;
   json["build_type"] = kBuildType;
-  json["cpu_level"] = {{"in_force", description.level},
-                       {"supported", description.supported_level},
-                       {"note", description.level_note}};
+  json["cpu_level"] = {
+      {"in_force", description.level}, {"supported", description.supported_level}, {"note", description.level_note}};
   for (const Part& part : kParts)
     json["components"][std::string(part.name)] = {{"built", part.built}, {"note", part.note}};
   json["transports"]["local"] = nlohmann::ordered_json::object();
@@ -94,9 +93,8 @@ std::string as_json(const Description& description) {
   if (!description.ucx_error.empty()) json["transports"]["ucx"] = {{"error", description.ucx_error}};
   json["codecs"] = nlohmann::ordered_json::array({{{"spec", "exact"}, {"relative_error", 0}}});
   for (const CodecState& codec : description.codecs)
-    json["codecs"].push_back({{"spec", codec.spec},
-                              {"bits_per_element", codec.bits_per_element},
-                              {"relative_error", codec.relative_error}});
+    json["codecs"].push_back(
+        {{"spec", codec.spec}, {"bits_per_element", codec.bits_per_element}, {"relative_error", codec.relative_error}});
   return json.dump(2) + "\n";
 }
 

@@ -9,9 +9,9 @@
 namespace tightwire::tool {
 
 struct CodecState {
-  std::string spec;           ///< with its default settings, as `parse_codec` reads it
-  double bits_per_element;    ///< on the wire, scales included
-  double relative_error;      ///< promised on Gaussian data
+  std::string spec;         ///< with its default settings, as `parse_codec` reads it
+  double bits_per_element;  ///< on the wire, scales included
+  double relative_error;    ///< promised on Gaussian data
 };
 
 /// What `tightwire info` tells: this copy of tightwire on this machine.

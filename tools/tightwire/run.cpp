@@ -27,7 +27,8 @@ std::chrono::milliseconds milliseconds(double seconds) {
 /// The command is what follows "--", or what follows the options when there is no "--" before it.
 std::vector<std::string> command_of(const CLI::App& run, const std::vector<std::string>& after_dashes) {
   std::vector<std::string> command = run.remaining();
-  if (command.empty()) command = after_dashes;
+  if (command.empty())
+    command = after_dashes;
   else if (command.front().starts_with('-'))
     throw CLI::ExtrasError({command.front()});
   else if (!after_dashes.empty()) {
@@ -77,9 +78,8 @@ void add_run(CLI::App& app, const std::vector<std::string>& after_dashes, int& s
       "The ranks find each other by tightwire::rendezvous::environment(). The exit status is 0 when every rank\n"
       "returned 0, else that of the rank that failed first (128 + n for signal n), 125 when the job could not be run.");
   run->prefix_command();
-  run->callback([run, arguments, &after_dashes, &status] {
-    status = run_job(*arguments, command_of(*run, after_dashes));
-  });
+  run->callback(
+      [run, arguments, &after_dashes, &status] { status = run_job(*arguments, command_of(*run, after_dashes)); });
 }
 
 }  // namespace tightwire::tool

@@ -79,9 +79,8 @@ bool lists(std::string_view list, std::string_view item) {
 /// Whether UCX_TLS=`name` would allow `transport`.
 bool stands_for(std::string_view name, std::string_view transport) {
   if (name == "all" || name == transport) return true;
-  return std::any_of(kGroups.begin(), kGroups.end(), [&](const Group& group) {
-    return group.name == name && lists(group.members, transport);
-  });
+  return std::any_of(kGroups.begin(), kGroups.end(),
+                     [&](const Group& group) { return group.name == name && lists(group.members, transport); });
 }
 
 [[noreturn]] void refuse(std::string_view kind, std::string_view name, std::string_view known) {

@@ -24,7 +24,8 @@ ucs_log_func_rc_t keep(const char* /*file*/, unsigned /*line*/, const char* /*fu
 /// UCX keeps the handler for good, so the library it is in must stay as well.
 void stay_loaded() noexcept {
   Dl_info self{};
-  if (dladdr(reinterpret_cast<void*>(&keep), &self) != 0) dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  if (dladdr(reinterpret_cast<void*>(&keep), &self) != 0)
+    dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 void install() noexcept {

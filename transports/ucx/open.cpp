@@ -37,8 +37,7 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& opt
   }
   auto membership = Membership::join(rendezvous, encode(self));
   const std::vector<Peer> peers = decode_peers(membership->blobs());
-  auto transport =
-      std::make_unique<UcxTransport>(std::move(membership), std::move(connections), rendezvous.timeout);
+  auto transport = std::make_unique<UcxTransport>(std::move(membership), std::move(connections), rendezvous.timeout);
   transport->connect(peers, until);
   return transport;
 }

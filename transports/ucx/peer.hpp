@@ -13,7 +13,7 @@ struct HostIdentity {
   std::string boot_id;           ///< of the running kernel
   std::uint64_t shm_device = 0;  ///< of the file system on /dev/shm: containers of one host may have different ones
   std::uint64_t shm_inode = 0;
-  std::string rights;            ///< user, and namespaces of users and process ids: across them /proc is closed
+  std::string rights;  ///< user, and namespaces of users and process ids: across them /proc is closed
 
   bool operator==(const HostIdentity&) const = default;
 };

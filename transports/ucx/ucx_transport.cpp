@@ -121,7 +121,8 @@ void UcxTransport::require_valid(std::span<const Message> round) const {
     if (message.peer < 0 || message.peer >= size_ || message.peer == rank_)
       refuse("no such peer among " + std::to_string(size_) + " ranks");
     if (message.tag >> kTagBits != 0) refuse("tag " + std::to_string(message.tag) + " has more than 48 bits");
-    if (message.data == nullptr && message.bytes != 0) refuse("null data of " + std::to_string(message.bytes) + " bytes");
+    if (message.data == nullptr && message.bytes != 0)
+      refuse("null data of " + std::to_string(message.bytes) + " bytes");
   }
 }
 
@@ -247,8 +248,8 @@ void UcxTransport::act_on_failure() {
   }
   if (Clock::now() - suspicion_->since < kReasonGrace || membership_->loss()) return;
   fail(Errc::peer_lost,
-       "rank " + std::to_string(suspicion_->peer) + " lost: its connection failed (" +
-           status_text(suspicion_->status) + ")" + LogCapture::text(),
+       "rank " + std::to_string(suspicion_->peer) + " lost: its connection failed (" + status_text(suspicion_->status) +
+           ")" + LogCapture::text(),
        false);
 }
 

@@ -10,7 +10,8 @@
 namespace tightwire::ucx {
 namespace {
 
-/// UCX handles a bounded number of events per call; a few calls in a row empty its queues without keeping the lock long.
+/// UCX handles a bounded number of events per call; a few calls in a row empty its queues without keeping the lock
+/// long.
 constexpr int kProgressCalls = 8;
 
 /// A message between running peers takes microseconds, waking up tens of them: before it sleeps, a waiter looks for
@@ -55,10 +56,9 @@ bool UcxTransport::sleep(Entry& entry, std::uint64_t heard, TimePoint until) {
   // UCX refuses to be armed while it has work at hand: then it must make progress first.
   const bool may_sleep = news_.count() == heard && ucp_worker_arm(connections_->worker()) == UCS_OK;
   if (may_sleep) {
-    std::array<pollfd, 3> descriptors = {
-        {{.fd = -1, .events = 0, .revents = 0},
-         {.fd = connections_->event_descriptor(), .events = POLLIN, .revents = 0},
-         {.fd = membership_->loss_descriptor(), .events = POLLIN, .revents = 0}}};
+    std::array<pollfd, 3> descriptors = {{{.fd = -1, .events = 0, .revents = 0},
+                                          {.fd = connections_->event_descriptor(), .events = POLLIN, .revents = 0},
+                                          {.fd = membership_->loss_descriptor(), .events = POLLIN, .revents = 0}}};
     const auto longest = suspicion_ ? kSuspicionSleep : kLongestSleep;
     entry.lock.unlock();
     news_.sleep(descriptors, std::min(until, Clock::now() + longest));

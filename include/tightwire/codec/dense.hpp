@@ -29,24 +29,25 @@ struct DenseAs {
 
   TIGHTWIRE_HD static constexpr Param param(Stat) { return {}; }
   TIGHTWIRE_HD static constexpr Scale scale(Param) { return {}; }
-  TIGHTWIRE_HD static constexpr int code(float x, Scale) {
-    const std::uint32_t b = detail::to_bits(x);
-    const bool nan = (b & detail::kMagnitudeMask) > detail::kInfinityBits;
-    if constexpr (Wire == ElementType::f32) {
-      return static_cast<int>(nan ? 0x7fc00000u : b);
-    } else {
-      const std::uint32_t h = Wire == ElementType::bf16 ? detail::to_bf16(x) : detail::to_f16(x);
-      return static_cast<int>(nan ? (Wire == ElementType::bf16 ? 0x7fc0u : 0x7e00u) : h);
-    }
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, Scale) {
+    using detail::to_bits, detail::as_int, detail::select;
+    const auto b = to_bits(x);
+    const auto nan = as_int(b & detail::kMagnitudeMask) > static_cast<int>(detail::kInfinityBits);
+    if constexpr (Wire == ElementType::f32)
+      return as_int(select(nan, 0x7fc00000u, b));
+    else if constexpr (Wire == ElementType::bf16)
+      return as_int(select(nan, 0x7fc0u, detail::bf16_bits(x)));
+    else
+      return as_int(select(nan, 0x7e00u, detail::f16_bits(x)));
   }
-  TIGHTWIRE_HD static constexpr float value(int code, Scale) {
-    if constexpr (Wire == ElementType::f32) {
-      return detail::from_bits(static_cast<std::uint32_t>(code));
-    } else if constexpr (Wire == ElementType::bf16) {
-      return detail::from_bf16(static_cast<std::uint16_t>(code));
-    } else {
-      return detail::from_f16(static_cast<std::uint16_t>(code));
-    }
+  TIGHTWIRE_HD static constexpr auto value(const auto& code, Scale) {
+    using detail::from_bits, detail::as_unsigned;
+    if constexpr (Wire == ElementType::f32)
+      return from_bits(as_unsigned(code));
+    else if constexpr (Wire == ElementType::bf16)
+      return detail::bf16_value(as_unsigned(code));
+    else
+      return detail::f16_value(as_unsigned(code));
   }
   static constexpr bool lossless(ElementType buffer) { return Wire == ElementType::f32 || Wire == buffer; }
 };

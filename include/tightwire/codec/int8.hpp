@@ -19,8 +19,8 @@ struct Int8 {
 
   TIGHTWIRE_HD static constexpr Param param(Stat stat) { return detail::step_bits(stat.value(), 127.0f); }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, -127.0f, 127.0f); }
-  TIGHTWIRE_HD static constexpr int code(float x, Scale scale) { return detail::step_code(x, scale); }
-  TIGHTWIRE_HD static constexpr float value(int code, Scale scale) { return static_cast<float>(code) * scale.step; }
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, Scale scale) { return detail::step_code(x, scale); }
+  TIGHTWIRE_HD static constexpr auto value(const auto& code, Scale scale) { return detail::step_value(code, scale); }
   static constexpr bool lossless(ElementType) { return false; }
 };
 static_assert(BlockCodec<Int8>);

@@ -9,7 +9,10 @@ namespace tightwire {
 /// is exact, associative, vectorises without -ffast-math, and any infinity or NaN ends up on top instead of being lost.
 struct AbsMax {
   int bits = 0;
-  TIGHTWIRE_HD static constexpr int key(float x) { return static_cast<int>(detail::to_bits(x) & detail::kMagnitudeMask); }
+  TIGHTWIRE_HD static constexpr auto key(const auto& x) {
+    using detail::to_bits, detail::as_int;
+    return as_int(to_bits(x) & detail::kMagnitudeMask);
+  }
   TIGHTWIRE_HD constexpr void add(int key) { bits = detail::max(bits, key); }
   TIGHTWIRE_HD constexpr float value() const { return detail::from_bits(static_cast<std::uint32_t>(bits)); }
   TIGHTWIRE_HD constexpr bool finite() const { return bits < static_cast<int>(detail::kInfinityBits); }
@@ -19,8 +22,9 @@ struct AbsMax {
 /// maximum can be formed in any order. The key is the magnitude with the sign as the lowest bit.
 struct SignedAbsMax {
   std::uint32_t bits = 0;
-  TIGHTWIRE_HD static constexpr std::uint32_t key(float x) {
-    const std::uint32_t b = detail::to_bits(x);
+  TIGHTWIRE_HD static constexpr auto key(const auto& x) {
+    using detail::to_bits;
+    const auto b = to_bits(x);
     return (b << 1) | (b >> 31);
   }
   TIGHTWIRE_HD constexpr void add(std::uint32_t key) { bits = bits > key ? bits : key; }

@@ -10,10 +10,10 @@ TIGHTWIRE_HD constexpr std::uint32_t largest_step(float top) { return to_bits(0x
 
 /// The magnitude of a quantization step, largest / top, as bf16 bits: to nearest even, never subnormal (so that
 /// flush-to-zero modes cannot change a decoded value, which is always a multiple of a normal number) and never so large
-/// that a code overflows. Eight significant bits make every product code * step exact in fp32, so that whether a compiler
-/// contracts it with a following addition cannot change a bit. Rounding keeps the top code: (1 ± 2^-8) * 127 rounds to
-/// 127 or is clamped to it. 0 stays 0, and only 0, even where a CPU that flushes subnormals makes the quotient 0.
-/// A NaN or infinity becomes NaN: the block decodes to NaN in every element.
+/// that a code overflows. Eight significant bits make every product code * step exact in fp32, so that whether a
+/// compiler contracts it with a following addition cannot change a bit. Rounding keeps the top code: (1 ± 2^-8) * 127
+/// rounds to 127 or is clamped to it. 0 stays 0, and only 0, even where a CPU that flushes subnormals makes the
+/// quotient 0. A NaN or infinity becomes NaN: the block decodes to NaN in every element.
 TIGHTWIRE_HD constexpr std::uint16_t step_bits(float largest_element, float top) {
   const std::uint32_t element = to_bits(largest_element) & kMagnitudeMask;
   if (element >= kInfinityBits) return 0x7fc0u;
@@ -38,13 +38,11 @@ TIGHTWIRE_HD constexpr StepScale step_scale(std::uint16_t param, float low, floa
   return {step, usable ? 1.0f / step : 0.0f, usable ? low : 0.0f, usable ? high : 0.0f};
 }
 
-/// Nearest code. The clamp before the rounding is there for the extremes (`largest_step`, non-finite input), and keeps the
-/// multiplication apart from the addition inside `nearest`, so that no compiler may contract the two.
-TIGHTWIRE_HD constexpr int step_code(float x, StepScale s) {
-  float t = x * s.inverse;
-  t = t < s.high ? t : s.high;
-  t = t > s.low ? t : s.low;
-  return nearest(t);
+/// Nearest code. The clamp before the rounding is there for the extremes (`largest_step`, non-finite input), and keeps
+/// the multiplication apart from the addition inside `nearest`, so that no compiler may contract the two.
+TIGHTWIRE_HD constexpr auto step_code(const auto& x, StepScale s) {
+  return nearest(greatest(least(x * s.inverse, s.high), s.low));
 }
+TIGHTWIRE_HD constexpr auto step_value(const auto& code, StepScale s) { return to_float(code) * s.step; }
 
 }  // namespace tightwire::detail

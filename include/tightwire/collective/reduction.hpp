@@ -117,9 +117,11 @@ class Reduction {
   std::string waiting_for() const {
     for (const Slot& slot : slots_) {
       for (Ticket ticket : {slot.contributions, slot.results})
-        if (std::string ranks = transport_.waiting_for(ticket); slot.state != State::free && !ranks.empty()) return ranks;
+        if (std::string ranks = transport_.waiting_for(ticket); slot.state != State::free && !ranks.empty())
+          return ranks;
       for (Ticket ticket : slot.sends)
-        if (std::string ranks = transport_.waiting_for(ticket); slot.state != State::free && !ranks.empty()) return ranks;
+        if (std::string ranks = transport_.waiting_for(ticket); slot.state != State::free && !ranks.empty())
+          return ranks;
     }
     return "none";
   }
@@ -143,8 +145,12 @@ class Reduction {
   }
 
   // Places of the frames of a slot: [contribution out | contribution in | result out | result in][rank].
-  std::byte* contribution_out(const Slot& slot, std::size_t to) const { return slot.memory + (two_shot() ? to : 0) * stride_; }
-  std::byte* contribution_in(const Slot& slot, std::size_t from) const { return slot.memory + (ranks_ + from) * stride_; }
+  std::byte* contribution_out(const Slot& slot, std::size_t to) const {
+    return slot.memory + (two_shot() ? to : 0) * stride_;
+  }
+  std::byte* contribution_in(const Slot& slot, std::size_t from) const {
+    return slot.memory + (ranks_ + from) * stride_;
+  }
   std::byte* result_out(const Slot& slot) const { return slot.memory + 2 * ranks_ * stride_; }
   std::byte* result_in(const Slot& slot, std::size_t from) const { return slot.memory + (3 * ranks_ + from) * stride_; }
   static std::byte* payload(std::byte* frame) { return frame + sizeof(FrameHeader); }
@@ -179,7 +185,8 @@ class Reduction {
             .nonfinite = nonfinite};
   }
   std::uint64_t tag(const Slot& slot, FrameKind kind) const {
-    return message_tag(identity_.channel, kind, identity_.bucket, input_.sequence, static_cast<std::uint32_t>(slot.chunk));
+    return message_tag(identity_.channel, kind, identity_.bucket, input_.sequence,
+                       static_cast<std::uint32_t>(slot.chunk));
   }
 
   Ticket post_receives(const Slot& slot, FrameKind kind) {
@@ -242,11 +249,13 @@ class Reduction {
       const Share& its = share(slot, peer);
       if (its.payload_bytes == 0) continue;
       if (two_shot()) encode(slot, its, contribution_out(slot, peer));
-      slot.sends[peer] = post_send(slot, FrameKind::contribution, peer, contribution_out(slot, peer), its.frame_bytes());
+      slot.sends[peer] =
+          post_send(slot, FrameKind::contribution, peer, contribution_out(slot, peer), its.frame_bytes());
     }
   }
 
-  std::uint64_t check(const Slot& slot, FrameKind kind, std::size_t sender, std::byte* frame, std::size_t payload_bytes) {
+  std::uint64_t check(const Slot& slot, FrameKind kind, std::size_t sender, std::byte* frame,
+                      std::size_t payload_bytes) {
     return frame::check(transport_, frame, header(slot, kind, sender, payload_bytes, 0)).nonfinite;
   }
 
@@ -265,14 +274,15 @@ class Reduction {
         const PlannedParameter& parameter = parameters_[slice.parameter];
         for (std::size_t peer = 0; peer < ranks_; ++peer)
           sources_[peer] = peer == me_ ? nullptr : payload(contribution_in(slot, peer)) + slice.wire_at;
-        const Coder::NonFinite met = parameter.coder->combine(parameter.type, {.sources = sources_,
-                                                                               .data = element(slice),
-                                                                               .sender = sender_residual(slice),
-                                                                               .owner = owner_residual(slice),
-                                                                               .count = slice.count,
-                                                                               .divisor = divisor_,
-                                                                               .wire = payload(result_out(slot)) + slice.wire_at,
-                                                                               .out = element(slice)});
+        const Coder::NonFinite met =
+            parameter.coder->combine(parameter.type, {.sources = sources_,
+                                                      .data = element(slice),
+                                                      .sender = sender_residual(slice),
+                                                      .owner = owner_residual(slice),
+                                                      .count = slice.count,
+                                                      .divisor = divisor_,
+                                                      .wire = payload(result_out(slot)) + slice.wire_at,
+                                                      .out = element(slice)});
         nonfinite += met.contribution + met.result;
       }
       statistics_.nonfinite += nonfinite;
@@ -292,7 +302,8 @@ class Reduction {
       statistics_.nonfinite += check(slot, FrameKind::result, owner, result_in(slot, owner), its.payload_bytes);
       for (const Slice& slice : its.slices) {
         const PlannedParameter& parameter = parameters_[slice.parameter];
-        parameter.coder->decode(parameter.type, payload(result_in(slot, owner)) + slice.wire_at, slice.count, element(slice));
+        parameter.coder->decode(parameter.type, payload(result_in(slot, owner)) + slice.wire_at, slice.count,
+                                element(slice));
       }
     }
   }
@@ -306,12 +317,14 @@ class Reduction {
     FrameHeader own;
     std::memcpy(&own, contribution_out(slot, me_), sizeof own);
     for (std::size_t peer = 0; peer < ranks_; ++peer)
-      nonfinite += peer == me_ ? own.nonfinite
-                               : check(slot, FrameKind::contribution, peer, contribution_in(slot, peer), all.payload_bytes);
+      nonfinite += peer == me_
+                       ? own.nonfinite
+                       : check(slot, FrameKind::contribution, peer, contribution_in(slot, peer), all.payload_bytes);
     for (const Slice& slice : all.slices) {
       const PlannedParameter& parameter = parameters_[slice.parameter];
       for (std::size_t peer = 0; peer < ranks_; ++peer)
-        sources_[peer] = payload(peer == me_ ? contribution_out(slot, me_) : contribution_in(slot, peer)) + slice.wire_at;
+        sources_[peer] =
+            payload(peer == me_ ? contribution_out(slot, me_) : contribution_in(slot, peer)) + slice.wire_at;
       nonfinite += parameter.coder
                        ->combine(parameter.type, {.sources = sources_,
                                                   .data = nullptr,

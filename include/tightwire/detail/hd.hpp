@@ -13,9 +13,18 @@
 #define TIGHTWIRE_INLINE [[gnu::always_inline]] inline
 
 #if defined(__x86_64__) && !defined(__CUDACC__)
-#define TIGHTWIRE_TARGET_AVX2 [[gnu::target("arch=x86-64-v3")]]
-#define TIGHTWIRE_TARGET_AVX512 [[gnu::target("arch=x86-64-v4")]]
+// Features, not arch=: an arch would replace a consumer's -march, and g++ inlines nothing across two of them.
+#define TIGHTWIRE_TARGET_AVX2 [[gnu::target("avx2,fma,bmi,bmi2")]]
+#define TIGHTWIRE_TARGET_AVX512 [[gnu::target("avx2,fma,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]]
 #else
 #define TIGHTWIRE_TARGET_AVX2
 #define TIGHTWIRE_TARGET_AVX512
+#endif
+
+/// Unrolls the loop that follows completely; its trip count must be a constant of at most `count`.
+#if defined(__clang__)
+#define TIGHTWIRE_UNROLL(count) _Pragma("clang loop unroll(full)")
+#else
+#define TIGHTWIRE_PRAGMA(text) _Pragma(#text)
+#define TIGHTWIRE_UNROLL(count) TIGHTWIRE_PRAGMA(GCC unroll count)
 #endif

@@ -1,10 +1,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include <tightwire/codec/concept.hpp>
+#include <tightwire/detail/pack.hpp>
 
 namespace tightwire::host {
 
@@ -28,43 +28,51 @@ constexpr Layout<C> layout(const C& codec, std::size_t count) {
   const std::size_t codes_at = align_up(blocks * kParamBytes<C>, 16);
   return {blocks, codes_at, codes_at + align_up((count * C::bits + 7) / 8, 16)};
 }
-constexpr std::size_t code_bytes(int bits, std::size_t count) { return (count * static_cast<std::size_t>(bits) + 7) / 8; }
+constexpr std::size_t code_bytes(int bits, std::size_t count) {
+  return (count * static_cast<std::size_t>(bits) + 7) / 8;
+}
 
-/// The integer that holds one code between arithmetic and packing.
-template <int Bits>
-using CodeUnit = std::conditional_t<Bits <= 8, std::int8_t, std::conditional_t<Bits == 16, std::uint16_t, std::uint32_t>>;
-
-/// Codes -> wire, Count of them (a compile-time constant, so that the loop vectorises everywhere).
-template <int Bits, int Count>
-TIGHTWIRE_INLINE void pack(const CodeUnit<Bits>* codes, std::byte* wire) {
+/// Codes of 4 * W elements -> wire. Codes of 4 and 8 bits are signed and in range.
+template <int Bits, int W>
+TIGHTWIRE_INLINE void pack(const detail::FourLanes<W>& codes, std::byte* wire) {
   if constexpr (Bits == 4) {
-    std::uint16_t pairs[Count / 2];
-    std::uint8_t bytes[Count / 2];
-    std::memcpy(pairs, codes, Count);
-    for (int i = 0; i < Count / 2; ++i)
-      bytes[i] = static_cast<std::uint8_t>((pairs[i] & 0x0fu) | ((pairs[i] >> 4) & 0xf0u));
-    std::memcpy(wire, bytes, Count / 2);
+    detail::narrow_to_4(codes, wire);
+  } else if constexpr (Bits == 8) {
+    detail::narrow_to_8(codes, wire);
+  } else if constexpr (Bits == 16) {
+    detail::narrow_to_16(codes, wire);
   } else {
-    std::memcpy(wire, codes, Count * sizeof(CodeUnit<Bits>));
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) codes[i].store(wire + 4 * W * i);
   }
 }
 
-/// Wire -> codes, sign-extended where the code is signed.
-template <int Bits, int Count>
-TIGHTWIRE_INLINE void unpack(const std::byte* wire, CodeUnit<Bits>* codes) {
+/// Wire -> codes; those of 4 and 8 bits are signed, those of 16 are not.
+template <int Bits, int W>
+TIGHTWIRE_INLINE void unpack(const std::byte* wire, detail::FourLanes<W>& codes) {
   if constexpr (Bits == 4) {
-    std::uint8_t bytes[Count / 2];
-    std::uint16_t pairs[Count / 2];
-    std::memcpy(bytes, wire, Count / 2);
-    for (int i = 0; i < Count / 2; ++i) {
-      const unsigned spread = (bytes[i] & 0x0fu) | ((bytes[i] & 0xf0u) << 4);
-      // Per byte: (nibble ^ 8) - 8, done on both at once without a borrow between them.
-      const unsigned flipped = spread ^ 0x0808u;
-      pairs[i] = static_cast<std::uint16_t>(((flipped | 0x8080u) - 0x0808u) ^ 0x8080u);
-    }
-    std::memcpy(codes, pairs, Count);
+    detail::widen_from_4(wire, codes);
+  } else if constexpr (Bits == 8) {
+    detail::widen_from_8(wire, codes);
+  } else if constexpr (Bits == 16) {
+    detail::widen_from_16(wire, codes);
   } else {
-    std::memcpy(codes, wire, Count * sizeof(CodeUnit<Bits>));
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) codes[i] = detail::Lanes<int, W>::load(wire + 4 * W * i);
+  }
+}
+
+/// One code by itself, in order of i: an odd 4-bit code joins what its neighbour left.
+template <int Bits>
+void put_code(int code, std::size_t i, std::byte* wire) {
+  if constexpr (Bits == 4) {
+    const auto nibble = static_cast<std::byte>(code & 15);
+    wire[i / 2] = i % 2 == 0 ? nibble : wire[i / 2] | nibble << 4;
+  } else {
+    using Unit =
+        std::conditional_t<Bits == 8, std::uint8_t, std::conditional_t<Bits == 16, std::uint16_t, std::uint32_t>>;
+    const auto unit = static_cast<Unit>(code);
+    std::memcpy(wire + i * sizeof unit, &unit, sizeof unit);
   }
 }
 

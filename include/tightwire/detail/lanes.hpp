@@ -1,0 +1,107 @@
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include <tightwire/detail/hd.hpp>
+
+namespace tightwire::detail {
+
+/// W values of T in one vector register, or in several where the instruction set has only narrower ones. Overloads of
+/// the names in bits.hpp let the arithmetic of a codec, written for one float, work on W of them with the very same
+/// operations. Every function is inlined, so that it takes on the instruction set of the loop around it. Arguments go
+/// by reference all the same: compilers warn of wide vectors passed by value even where nothing is passed in the end.
+template <class T, int W>
+struct Lanes {
+  typedef T Vector __attribute__((vector_size(sizeof(T) * W)));  // g++ ignores the attribute on a `using`
+  Vector v;
+
+  Lanes() = default;
+  /// The same value everywhere. By an OR of bits, which g++ 12 turns into a broadcast in any function; given a list of
+  /// equal elements it stores them one by one where the function it first reads has no such registers.
+  TIGHTWIRE_INLINE Lanes(T value) {
+    typedef int Bits __attribute__((vector_size(sizeof(T) * W)));
+    Bits bits{};
+    bits |= __builtin_bit_cast(int, value);
+    v = (Vector)bits;
+  }
+  /// Not a constructor: g++ takes the vector type for T until T is known.
+  template <class V>
+  TIGHTWIRE_INLINE static Lanes of(const V& vector) {
+    Lanes x;
+    x.v = vector;
+    return x;
+  }
+
+  TIGHTWIRE_INLINE static Lanes load(const void* from) {
+    Lanes x;
+    std::memcpy(&x.v, from, sizeof x.v);
+    return x;
+  }
+  TIGHTWIRE_INLINE void store(void* to) const { std::memcpy(to, &v, sizeof v); }
+
+  TIGHTWIRE_INLINE friend Lanes operator+(const Lanes& a, const Lanes& b) { return of(a.v + b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator-(const Lanes& a, const Lanes& b) { return of(a.v - b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator*(const Lanes& a, const Lanes& b) { return of(a.v * b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator/(const Lanes& a, const Lanes& b) { return of(a.v / b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator&(const Lanes& a, const Lanes& b) { return of(a.v & b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator|(const Lanes& a, const Lanes& b) { return of(a.v | b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator^(const Lanes& a, const Lanes& b) { return of(a.v ^ b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator<<(const Lanes& a, int by) { return of(a.v << by); }
+  TIGHTWIRE_INLINE friend Lanes operator>>(const Lanes& a, int by) { return of(a.v >> by); }
+
+  /// Comparisons give a mask for `select`: all bits set where true.
+  using Mask = Lanes<int, W>;
+  TIGHTWIRE_INLINE friend Mask operator<(const Lanes& a, const Lanes& b) { return Mask::of(a.v < b.v); }
+  TIGHTWIRE_INLINE friend Mask operator>(const Lanes& a, const Lanes& b) { return Mask::of(a.v > b.v); }
+  TIGHTWIRE_INLINE friend Mask operator>=(const Lanes& a, const Lanes& b) { return Mask::of(a.v >= b.v); }
+
+  TIGHTWIRE_INLINE friend Lanes select(const Mask& mask, const Lanes& a, const Lanes& b) {
+    return of(mask.v ? a.v : b.v);
+  }
+  TIGHTWIRE_INLINE friend Lanes least(const Lanes& a, const Lanes& b) { return of(a.v < b.v ? a.v : b.v); }
+  TIGHTWIRE_INLINE friend Lanes greatest(const Lanes& a, const Lanes& b) { return of(a.v > b.v ? a.v : b.v); }
+};
+
+template <class To, class T, int W>
+TIGHTWIRE_INLINE Lanes<To, W> reinterpret(const Lanes<T, W>& x) {
+  return Lanes<To, W>::of((typename Lanes<To, W>::Vector)x.v);
+}
+template <int W>
+TIGHTWIRE_INLINE Lanes<std::uint32_t, W> to_bits(const Lanes<float, W>& x) {
+  return reinterpret<std::uint32_t>(x);
+}
+template <int W>
+TIGHTWIRE_INLINE Lanes<float, W> from_bits(const Lanes<std::uint32_t, W>& x) {
+  return reinterpret<float>(x);
+}
+template <int W>
+TIGHTWIRE_INLINE Lanes<int, W> as_int(const Lanes<std::uint32_t, W>& x) {
+  return reinterpret<int>(x);
+}
+template <int W>
+TIGHTWIRE_INLINE Lanes<std::uint32_t, W> as_unsigned(const Lanes<int, W>& x) {
+  return reinterpret<std::uint32_t>(x);
+}
+template <int W>
+TIGHTWIRE_INLINE Lanes<float, W> to_float(const Lanes<int, W>& x) {
+  return Lanes<float, W>::of(__builtin_convertvector(x.v, typename Lanes<float, W>::Vector));
+}
+
+/// The largest of all lanes.
+template <class T>
+TIGHTWIRE_INLINE T largest_lane(const Lanes<T, 4>& all) {
+  const Lanes<T, 4> x = greatest(all, Lanes<T, 4>::of(__builtin_shufflevector(all.v, all.v, 2, 3, 0, 1)));
+  return greatest(x, Lanes<T, 4>::of(__builtin_shufflevector(x.v, x.v, 1, 0, 3, 2))).v[0];
+}
+template <class T>
+TIGHTWIRE_INLINE T largest_lane(const Lanes<T, 8>& x) {
+  return largest_lane(greatest(Lanes<T, 4>::of(__builtin_shufflevector(x.v, x.v, 0, 1, 2, 3)),
+                               Lanes<T, 4>::of(__builtin_shufflevector(x.v, x.v, 4, 5, 6, 7))));
+}
+template <class T>
+TIGHTWIRE_INLINE T largest_lane(const Lanes<T, 16>& x) {
+  return largest_lane(greatest(Lanes<T, 8>::of(__builtin_shufflevector(x.v, x.v, 0, 1, 2, 3, 4, 5, 6, 7)),
+                               Lanes<T, 8>::of(__builtin_shufflevector(x.v, x.v, 8, 9, 10, 11, 12, 13, 14, 15))));
+}
+
+}  // namespace tightwire::detail

@@ -1,0 +1,67 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <tightwire/detail/lanes.hpp>
+
+namespace tightwire::detail {
+
+/// Four registers of integers to and from memory as integers of 4, 8 or 16 bits, first element in the low bits. One
+/// register each way is too few to fill one after packing, and four serve every width.
+template <int W>
+using FourLanes = Lanes<int, W>[4];
+
+/// Any width on any CPU, one element at a time. What the instruction sets below are tested against.
+namespace portable {
+
+/// Low 8 bits of each.
+template <int W>
+void narrow_to_8(const FourLanes<W>& x, std::byte* to) {
+  for (int i = 0; i < 4 * W; ++i) to[i] = static_cast<std::byte>(x[i / W].v[i % W]);
+}
+/// Low 4 bits of each.
+template <int W>
+void narrow_to_4(const FourLanes<W>& x, std::byte* to) {
+  for (int i = 0; i < 4 * W; i += 2)
+    to[i / 2] = static_cast<std::byte>((x[i / W].v[i % W] & 15) | (x[(i + 1) / W].v[(i + 1) % W] & 15) << 4);
+}
+/// Low 16 bits of each.
+template <int W>
+void narrow_to_16(const FourLanes<W>& x, std::byte* to) {
+  for (int i = 0; i < 4 * W; ++i) {
+    const auto low = static_cast<std::uint16_t>(x[i / W].v[i % W]);
+    std::memcpy(to + 2 * i, &low, 2);
+  }
+}
+/// Signed.
+template <int W>
+void widen_from_8(const std::byte* from, FourLanes<W>& x) {
+  for (int i = 0; i < 4 * W; ++i) x[i / W].v[i % W] = static_cast<std::int8_t>(from[i]);
+}
+/// Signed.
+template <int W>
+void widen_from_4(const std::byte* from, FourLanes<W>& x) {
+  for (int i = 0; i < 4 * W; ++i)
+    x[i / W].v[i % W] = ((std::to_integer<int>(from[i / 2]) >> (4 * (i % 2)) & 15) ^ 8) - 8;
+}
+/// Unsigned.
+template <int W>
+void widen_from_16(const std::byte* from, FourLanes<W>& x) {
+  for (int i = 0; i < 4 * W; ++i) {
+    std::uint16_t low = 0;
+    std::memcpy(&low, from + 2 * i, 2);
+    x[i / W].v[i % W] = low;
+  }
+}
+
+}  // namespace portable
+}  // namespace tightwire::detail
+
+#if defined(__x86_64__)
+#include <tightwire/detail/pack_x86.hpp>
+#else
+namespace tightwire::detail {
+using namespace portable;
+}
+#endif

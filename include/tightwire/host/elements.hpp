@@ -1,0 +1,77 @@
+#pragma once
+#include <cstddef>
+
+#include <tightwire/detail/pack.hpp>
+#include <tightwire/element.hpp>
+
+namespace tightwire::host {
+
+using detail::Lanes;
+
+template <ElementType Type, int W>
+requires(Type != ElementType::f32) TIGHTWIRE_INLINE Lanes<float, W> from_16_bits(const Lanes<int, W>& h) {
+  if constexpr (Type == ElementType::bf16)
+    return detail::bf16_value(as_unsigned(h));
+  else
+    return detail::f16_value(as_unsigned(h));
+}
+template <ElementType Type, int W>
+requires(Type != ElementType::f32) TIGHTWIRE_INLINE Lanes<int, W> to_16_bits(const Lanes<float, W>& x) {
+  if constexpr (Type == ElementType::bf16)
+    return as_int(detail::bf16_bits(x));
+  else
+    return as_int(detail::f16_bits(x));
+}
+
+/// 4 * W elements of a buffer, from element `at` on, as fp32.
+template <ElementType Type, int W>
+TIGHTWIRE_INLINE void load(const std::byte* data, std::size_t at, Lanes<float, W> (&x)[4]) {
+  const std::byte* from = data + at * element_bytes(Type);
+  if constexpr (Type == ElementType::f32) {
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) x[i] = Lanes<float, W>::load(from + 4 * W * i);
+  } else {
+    Lanes<int, W> h[4];
+    detail::widen_from_16(from, h);
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) x[i] = from_16_bits<Type>(h[i]);
+  }
+}
+template <int W>
+TIGHTWIRE_INLINE void load(const float* data, Lanes<float, W> (&x)[4]) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) x[i] = Lanes<float, W>::load(data + W * i);
+}
+
+/// fp32 to 4 * W elements of a buffer.
+template <ElementType Type, int W>
+TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[4], std::byte* data, std::size_t at) {
+  std::byte* to = data + at * element_bytes(Type);
+  if constexpr (Type == ElementType::f32) {
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) x[i].store(to + 4 * W * i);
+  } else {
+    Lanes<int, W> h[4];
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) h[i] = to_16_bits<Type>(x[i]);
+    detail::narrow_to_16(h, to);
+  }
+}
+template <int W>
+TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[4], float* data) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) x[i].store(data + W * i);
+}
+template <int W>
+TIGHTWIRE_INLINE void store_difference(const Lanes<float, W> (&x)[4], const Lanes<float, W> (&y)[4], float* data) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) (x[i] - y[i]).store(data + W * i);
+}
+
+template <int W>
+TIGHTWIRE_INLINE void add(const float* more, Lanes<float, W> (&x)[4]) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) x[i] = x[i] + Lanes<float, W>::load(more + W * i);
+}
+
+}  // namespace tightwire::host

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs what is needed, builds, and passes the tests: in one process, between processes, packages, the long ones, then
+# those in one process under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+#
+#   scripts/test.sh            all of it
+#   scripts/test.sh --quick    the inner loop: unit tests alone
+set -euo pipefail
+cd "$(dirname "$0")/.."
+quick=${1-}
+[[ -z $quick || $quick == --quick ]] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+
+began=$SECONDS
+stage() { echo "== $((SECONDS - began)) s: $*"; }
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1  # CI is root
+
+stage "installing what is missing"
+scripts/setup.sh test
+
+if [[ $quick == --quick ]]; then
+  cmake --preset dev >/dev/null
+  cmake --build --preset dev
+  exec ctest --test-dir build/dev -L unit -j "$(nproc)" --output-on-failure --no-tests=error
+fi
+
+stage "format and layers"
+scripts/format.sh --check
+/usr/bin/python3 scripts/check_layers.py --self-test
+/usr/bin/python3 scripts/check_layers.py
+
+for preset in asan tsan; do
+  stage "$preset: building"
+  cmake --preset $preset >/dev/null
+  cmake --build --preset $preset
+  stage "$preset: testing"
+  ctest --test-dir build/$preset -L unit -j "$(nproc)" --output-on-failure --no-tests=error
+done
+
+stage "building"
+cmake --preset dev >/dev/null
+cmake --build --preset dev
+cmake --build --preset dev --target all_verify_interface_header_sets
+stage "testing"
+ctest --test-dir build/dev -L unit -j "$(nproc)" --output-on-failure --no-tests=error
+stage "testing between processes, packages, examples, long"
+ctest --test-dir build/dev -LE unit --output-on-failure --no-tests=error
+stage "all passed"
