@@ -23,6 +23,10 @@ namespace {
 
 constexpr int kRanksDiffer = 1, kFailed = 2;
 
+constexpr const char* kLegend =
+    "Bytes: sent by rank 0. Time in all-reduce: part of a step, with the codec and with waiting for ranks that are\n"
+    "slower or share a core. Identical: by hash of all parameters, compared after every epoch.";
+
 struct Arguments {
   std::vector<std::string> codecs{"exact", "int8", "int4"};
   quickstart::TrainingOptions training;
@@ -70,11 +74,7 @@ int run(const std::shared_ptr<tightwire::Transport>& transport, const Arguments&
   std::string differences;
   for (const quickstart::TrainingResult& result : results) differences += describe_differences(result);
   if (speaker) {
-    fmt::print(
-        "\n{}\nBytes: sent by rank 0. Time in all-reduce: part of a step, with the codec and with waiting for ranks "
-        "that are\n"
-        "slower or share a core. Identical: by hash of all parameters, compared after every epoch.\n{}",
-        table(results), differences);
+    fmt::print("\n{}\n{}\n{}", table(results), kLegend, differences);
     write_json(arguments.result, results);
     fmt::print("All of it: {}\n", arguments.result.string());
   }
