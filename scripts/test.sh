@@ -26,6 +26,7 @@ stage "format and layers"
 scripts/format.sh --check
 /usr/bin/python3 scripts/check_layers.py --self-test
 /usr/bin/python3 scripts/check_layers.py
+/usr/bin/python3 scripts/check_readme.py
 
 for preset in asan tsan; do
   stage "$preset: building"
