@@ -152,9 +152,7 @@ void Coordinator::on_frame(std::size_t rank, Frame frame) {
   }
   if (frame.type == FrameType::failed) {
     const Verdict verdict = decode_failure(frame.body);
-    std::string text = "rank " + std::to_string(rank) + " gave up joining: " + verdict.text;
-    if (verdict.code == Errc::timeout) text = attendance() + " (rank " + std::to_string(rank) + "'s limit is over)";
-    throw Error(verdict.code, text);
+    throw Error(verdict.code, "rank " + std::to_string(rank) + " gave up joining: " + verdict.text);
   }
   throw Error(Errc::corrupt, "rank " + std::to_string(rank) + " sent a frame of type " +
                                  std::to_string(static_cast<int>(frame.type)) + " out of turn");

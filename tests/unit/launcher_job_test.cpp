@@ -75,6 +75,11 @@ TEST(Launcher, SignalOfARankIsReportedByName) {
   EXPECT_TRUE(launched.reported(") was killed by signal 9 (Killed)"));
 }
 
+TEST(Launcher, AKilledRankCountsAsTheCauseThoughOthersEndedSooner) {
+  const HardLimit limit(20);
+  EXPECT_EQ(run(shell(3, "[ $RANK != 1 ] && exit 9; sleep 0.1; kill -9 $$")).status, 128 + SIGKILL);
+}
+
 TEST(Launcher, CommandThatIsNotThereIsNamed) {
   const HardLimit limit(20);
   LaunchOptions options;

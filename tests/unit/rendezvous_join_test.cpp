@@ -115,9 +115,8 @@ TEST(Join, MissingRankZeroIsNamed) {
 TEST(Join, DuplicateRankIsRefusedOnBothSides) {
   const HardLimit limit(10);
   const TemporaryDirectory directory;
-  auto ranks = whole_job(4, "file://" + directory.path("job"));
-  ranks.back().rank = 1;
-  for (const Outcome& outcome : join_all(ranks)) {
+  const std::string address = "file://" + directory.path("job");
+  for (const Outcome& outcome : join_all({job(0, 4, address), job(1, 4, address), job(1, 4, address)})) {
     EXPECT_EQ(outcome.code, Errc::mismatch) << outcome.message;
     expect_mentions(outcome.message, {"rank 1 joined twice", "process " + std::to_string(::getpid())});
     EXPECT_LT(outcome.took, milliseconds(3000));

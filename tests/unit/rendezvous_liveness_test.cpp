@@ -1,6 +1,9 @@
+#include <sys/socket.h>
+
 #include <fstream>
 
 #include "rank_process.hpp"
+#include "rendezvous/standing_membership.hpp"
 
 namespace tightwire::testing {
 namespace {
@@ -199,6 +202,51 @@ TEST(Liveness, LeavingEndsWhenARankIsLost) {
     const NoticedLoss loss = parse_loss(ranks[rank].report());
     EXPECT_EQ(loss.text, "its process ended") << "on rank " << rank;
     EXPECT_LT(loss.at_ms - killed, 500) << "on rank " << rank;
+  }
+}
+
+TEST(Liveness, WhoLeftByItselfIsNoLoss) {
+  const HardLimit limit(20);
+  for (const int first : {2, 0}) {
+    LivingJob ranks([first](int rank) -> RankProcess::Body {
+      return [rank, first](Membership& membership) {
+        if (rank == first) {
+          membership.leave(milliseconds(0));
+          return std::string();
+        }
+        const bool lost = wait_for_loss(membership, milliseconds(200)).has_value();
+        // Without rank 0 nobody counts who leaves, so there is nothing to wait for.
+        const auto begin = SteadyClock::now();
+        membership.leave(milliseconds(5000));
+        return std::string(lost || membership.loss() ? "loss" : since(begin) < milliseconds(1500) ? "fine" : "waited");
+      };
+    });
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(ranks[rank].report(), rank == first ? "" : "fine") << rank;
+  }
+}
+
+TEST(Liveness, WhatCameTogetherWithTheEndOfJoiningIsNoticed) {
+  const HardLimit limit(20);
+  using rendezvous::Channel;
+  using rendezvous::Descriptor;
+  for (const bool with_frame : {true, false}) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    Channel ours(Descriptor::make([&] { return ends[0]; }), 1024);
+    Channel theirs(Descriptor::make([&] { return ends[1]; }), 1024);
+    if (with_frame) {
+      theirs.send(rendezvous::FrameType::lost, std::string(4, '\0') + "early");
+    } else {
+      theirs.close();
+    }
+    ours.receive();
+    rendezvous::Joined joined{{"", ""}, {}};
+    joined.peers.push_back({0, std::move(ours)});
+    const rendezvous::StandingMembership membership(job(1, 2, "unused"), std::move(joined));
+    const auto loss = wait_for_loss(membership, milliseconds(2000));
+    ASSERT_TRUE(loss);
+    EXPECT_EQ(loss->rank, 0);
+    EXPECT_EQ(loss->reason, with_frame ? "early" : "its process ended");
   }
 }
 

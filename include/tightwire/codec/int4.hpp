@@ -23,7 +23,8 @@ struct Int4 {
     const float largest = stat.value();
     const std::uint16_t sign = (detail::to_bits(largest) & detail::kSignMask) != 0 ? 0 : 0x8000u;
     const std::uint16_t magnitude = detail::step_bits(largest, 8.0f);
-    return magnitude == 0 ? std::uint16_t{0} : static_cast<std::uint16_t>(magnitude | sign);
+    // 0 and NaN have no sign on the wire, so that equal values are equal bytes.
+    return magnitude == 0 || magnitude >= 0x7f80u ? magnitude : static_cast<std::uint16_t>(magnitude | sign);
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, -8.0f, 7.0f); }
   TIGHTWIRE_HD static constexpr auto code(const auto& x, Scale scale) { return detail::step_code(x, scale); }
