@@ -1,0 +1,93 @@
+#include "subjects.hpp"
+
+#include <cmath>
+#include <cstdint>
+
+namespace bench {
+namespace {
+
+using namespace tightwire;
+
+/// Gradients have heavier tails than a Gaussian.
+void fill(std::byte* data, std::size_t count, ElementType type) {
+  std::uint64_t state = 88172645463325252u;
+  for (std::size_t i = 0; i < count; ++i) {
+    float x = 0;
+    for (int k = 0; k < 4; ++k) {
+      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+      x += static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;
+    }
+    x = 1e-3f * x * (1 + x * x);
+    const std::uint16_t h = type == ElementType::bf16 ? detail::to_bf16(x) : detail::to_f16(x);
+    if (type == ElementType::f32)
+      std::memcpy(data + 4 * i, &x, 4);
+    else
+      std::memcpy(data + 2 * i, &h, 2);
+  }
+}
+
+enum class Feedback { none, in_place, double_buffered };
+constexpr const char* kFeedbackNames[] = {"", " feedback in place", " feedback to another buffer"};
+
+Residual residual(const Memory (&buffers)[2], Feedback feedback) {
+  if (feedback == Feedback::none) return {};
+  return {buffers[0].floats(), buffers[feedback == Feedback::in_place ? 0 : 1].floats()};
+}
+/// Bytes per element of `stages` residuals: read and written, and allocated where what is written was not read.
+double residual_bytes(Feedback feedback, int stages) { return feedback == Feedback::none ? 0 : 8 * stages; }
+double residual_allocated(Feedback feedback, int stages) {
+  return feedback == Feedback::double_buffered ? 4 * stages : 0;
+}
+
+}  // namespace
+
+Buffers::Buffers(std::size_t elements, ElementType element_type)
+    : count(elements),
+      type(element_type),
+      data(4 * count, 0),
+      out(4 * count, 320),
+      scratch(4 * count, 704),
+      sender{{4 * count, 1088}, {4 * count, 1472}},
+      owner{{4 * count, 1856}, {4 * count, 2240}},
+      wire(5 * count + 4096, 2624),
+      received(5 * count + 4096, 3008),
+      sum(5 * count + 4096, 3392) {
+  fill(data.bytes(), count, type);
+  fill(scratch.bytes(), count, type);
+}
+
+std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, const Buffers& buffers) {
+  const Buffers* b = &buffers;
+  const ElementType type = b->type;
+  const std::string name = coder->spec().substr(0, coder->spec().find(':'));
+  const double element = static_cast<double>(element_bytes(type));
+  const double wire = static_cast<double>(coder->wire_bytes(b->count)) / static_cast<double>(b->count);
+  coder->encode(type, {b->scratch.bytes(), {}, b->count, b->received.bytes()});
+
+  std::vector<Subject> subjects;
+  for (const Feedback feedback : {Feedback::none, Feedback::in_place, Feedback::double_buffered}) {
+    if (feedback != Feedback::none && coder->lossless(type)) continue;
+    const double moved = element + wire + residual_bytes(feedback, 1);
+    subjects.push_back(
+        {name + " encode" + kFeedbackNames[static_cast<int>(feedback)], moved,
+         moved + wire + residual_allocated(feedback, 1), [=] {
+           coder->encode(type, {b->data.bytes(), residual(b->sender, feedback), b->count, b->wire.bytes()});
+         }});
+  }
+  for (const Feedback feedback : {Feedback::none, Feedback::in_place, Feedback::double_buffered}) {
+    if (feedback != Feedback::none && coder->lossless(type)) continue;
+    const double moved = 2 * element + 2 * wire + residual_bytes(feedback, 2);
+    subjects.push_back({name + " combine" + kFeedbackNames[static_cast<int>(feedback)], moved,
+                        moved + wire + residual_allocated(feedback, 2), [=] {
+                          const std::byte* sources[] = {b->received.bytes(), nullptr};
+                          coder->combine(
+                              type, {sources, b->data.bytes(), residual(b->sender, feedback),
+                                     residual(b->owner, feedback), b->count, 2.0f, b->sum.bytes(), b->data.bytes()});
+                        }});
+  }
+  subjects.push_back({name + " decode", element + wire, 2 * element + wire,
+                      [=] { coder->decode(type, b->received.bytes(), b->count, b->out.bytes()); }});
+  return subjects;
+}
+
+}  // namespace bench
