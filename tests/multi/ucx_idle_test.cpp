@@ -49,9 +49,10 @@ TEST_P(UcxIdle, UsesUnderFivePercentOfAProcessor) {
     const Ticket ticket = transport.post({&receive, 1});
     const microseconds before = processor_time();
     const TimePoint until = Clock::now() + std::chrono::seconds(1);
-    while (Clock::now() < until) {
-      require(!transport.done(ticket), "nothing comes while all wait");
-      transport.idle(until);
+    bool came = false;  // on a busy machine a peer's second may end well before ours
+    while (Clock::now() < until && !came) {
+      came = transport.done(ticket);
+      if (!came) transport.idle(until);
     }
     const microseconds used = processor_time() - before;
     require(used < milliseconds(50),
@@ -59,7 +60,7 @@ TEST_P(UcxIdle, UsesUnderFivePercentOfAProcessor) {
     std::byte out{};
     const Message send = send_to((transport.rank() + 2) % 3, 1, {&out, 1});
     wait(transport, transport.post({&send, 1}));
-    wait(transport, ticket);
+    if (!came) wait(transport, ticket);
   });
 }
 
