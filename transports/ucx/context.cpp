@@ -22,14 +22,13 @@ struct Setting {
   const char* value;
 };
 
-/// What we want otherwise than UCX unless the user says something, all for the sake of TCP: no zero-copy sends. UCX 1.13
-/// completes one twice when a peer's death is met by the send and not by a receive, and where UCX is built with
-/// assertions, as in Debian, that aborts this process. With segments of this size copying costs no more processor time
-/// than zero-copy does with UCX's. Shared memory (cma) and RDMA rendezvous are not touched by these.
-constexpr std::array kSettings = {Setting{"ZCOPY_THRESH", "UCX_ZCOPY_THRESH", "inf"},
-                                  Setting{"PUT_ENABLE", "UCX_TCP_PUT_ENABLE", "n"},
-                                  Setting{"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", "128K"},
-                                  Setting{"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", "128K"}};
+/// What we want otherwise than UCX unless the user says something, all for the sake of TCP: no zero-copy sends.
+/// UCX 1.13 completes one twice when a peer's death is met by the send and not by a receive, and where UCX is built
+/// with assertions, as in Debian, that aborts this process. With segments of this size copying costs no more processor
+/// time than zero-copy does with UCX's. Shared memory (cma) and RDMA rendezvous are not touched by these.
+constexpr std::array kSettings = {
+    Setting{"ZCOPY_THRESH", "UCX_ZCOPY_THRESH", "inf"}, Setting{"PUT_ENABLE", "UCX_TCP_PUT_ENABLE", "n"},
+    Setting{"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", "128K"}, Setting{"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", "128K"}};
 
 Config read_config(const Options& options) {
   ucp_config_t* raw = nullptr;
