@@ -10,10 +10,11 @@ if(TIGHTWIRE_UCX_BUILT AND TARGET tightwire_tool)
   set(tool $<TARGET_FILE:tightwire_tool>)
   set(program $<TARGET_FILE:all_reduce>)
   tightwire_example_test(all_reduce.launcher "mean 2[.](5|49)[0-9]*, bytes per step" ${tool} run -n 4 -- ${program})
+  # Two ranks by hand, with the variables that a launcher would set. No semicolons: CMake would split there.
   tightwire_example_test(all_reduce.torchrun_variables "mean 1[.](5|49)[0-9]*, bytes" sh -c
-    "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29611 TIGHTWIRE_JOB_KEY=example '${program}' & RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29611 TIGHTWIRE_JOB_KEY=example '${program}'; wait")
+    "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29611 TIGHTWIRE_JOB_KEY=example && { RANK=1 '${program}' & } && RANK=0 '${program}' && wait")
   tightwire_example_test(all_reduce.slurm_variables "mean 1[.](5|49)[0-9]*, bytes" sh -c
-    "export SLURM_NTASKS=2 SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1 SLURM_STEP_NUM_NODES=1; SLURM_PROCID=1 '${program}' & SLURM_PROCID=0 '${program}'; wait")
+    "export SLURM_NTASKS=2 SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=localhost && { SLURM_PROCID=1 '${program}' & } && SLURM_PROCID=0 '${program}' && wait")
   find_program(TIGHTWIRE_MPIRUN mpirun)
   mark_as_advanced(TIGHTWIRE_MPIRUN)
   if(TIGHTWIRE_MPIRUN)
