@@ -292,6 +292,13 @@ TEST(Launcher, PassesSignalsOn) {
   }
 }
 
+TEST(Launcher, RanksStartWithNoSignalBlocked) {
+  const HardLimit limit(20);
+  LaunchOptions options;
+  options.command = {"grep", "SigBlk", "/proc/self/status"};
+  EXPECT_EQ(run(options).output, "SigBlk:\t0000000000000000\n");
+}
+
 TEST(Launcher, TheSecondSignalKills) {
   const HardLimit limit(20);
   const TemporaryDirectory directory;
