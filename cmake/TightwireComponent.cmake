@@ -1,10 +1,10 @@
-# tightwire_component(<name> SOURCES ... LINK ... [DEPENDS ...]): the library tightwire_<name>, known as tightwire::<name>,
+# tightwire_component(<name> [TYPE ...] SOURCES ... LINK ... [DEPENDS ...]): the library tightwire_<name>, known as tightwire::<name>,
 # in an export set of its own. DEPENDS are the arguments of the find_dependency() calls its users need, one string
 # each; "... UNLESS <target>" is left out where the target exists, for packages that cannot be found twice.
 function(tightwire_component name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TYPE" "SOURCES;LINK;DEPENDS")
   set(target tightwire_${name})
-  add_library(${target} ${arg_SOURCES})
+  add_library(${target} ${arg_TYPE} ${arg_SOURCES})
   add_library(tightwire::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name}

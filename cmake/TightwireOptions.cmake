@@ -18,6 +18,8 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 
+find_package(GTest QUIET)
+
 # What each optional part lacks here, in words; empty when it can be built.
 set(tightwire_ucx_lacks "")
 if(NOT TIGHTWIRE_UCX STREQUAL "OFF")

@@ -1,0 +1,151 @@
+// The command line tool, as a user calls it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <tightwire/codec.hpp>
+#include <tightwire/host/level.hpp>
+#include <tightwire/version.hpp>
+
+namespace tightwire {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string output;  // standard output and standard error
+};
+
+/// Runs `tightwire <arguments>` by a shell.
+Outcome tool(const std::string& arguments, const std::string& environment = "") {
+  const std::string command = environment + " '" TIGHTWIRE_TOOL "' " + arguments + " 2>&1 </dev/null";
+  Outcome outcome;
+  std::FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer{};
+  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.output.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  return outcome;
+}
+
+nlohmann::json info() { return nlohmann::json::parse(tool("info --json").output); }
+
+TEST(Tool, TellsItsVersion) {
+  const Outcome outcome = tool("--version");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.output, std::string("tightwire ") + kVersion + "\n");
+}
+
+TEST(Tool, HelpNamesEverySubcommandAndNoSubcommandIsWrongUsage) {
+  const Outcome help = tool("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_NE(help.output.find("run"), std::string::npos);
+  EXPECT_NE(help.output.find("info"), std::string::npos);
+  const Outcome nothing = tool("");
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_EQ(nothing.output, help.output);
+}
+
+TEST(Tool, NamesTheArgumentItDoesNotKnow) {
+  for (const char* arguments : {"inform", "info --jason", "run -n 2 --lable true"}) {
+    const Outcome outcome = tool(arguments);
+    const std::string unknown = std::string(arguments).find("lable") != std::string::npos
+                                    ? "--lable"
+                                    : std::string(arguments).substr(std::string(arguments).rfind(' ') + 1);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.output.find(unknown), std::string::npos) << arguments << ": " << outcome.output;
+  }
+}
+
+TEST(ToolInfo, ListsEveryBuiltInCodecWithTheBitsItTakes) {
+  std::string names = "exact";
+  const auto all = info();
+  for (const auto& codec : all.at("codecs")) {
+    const std::string spec = codec.at("spec");
+    if (spec == "exact") continue;
+    names += ", " + spec.substr(0, spec.find(':'));
+    constexpr std::size_t kBlocks = 100'000;
+    const auto coder = parse_codec(spec).coder(ElementType::f32);
+    const std::size_t count = coder->block() * kBlocks;
+    EXPECT_NEAR(codec.at("bits_per_element"),
+                8 * static_cast<double>(coder->wire_bytes(count)) / static_cast<double>(count), 0.006)
+        << spec;
+  }
+  EXPECT_EQ(names, codec_names());
+}
+
+TEST(ToolInfo, TellsTheCpuLevelInForce) {
+  EXPECT_EQ(info().at("cpu_level").at("in_force"), host::to_string(host::level()));
+  const auto lower = nlohmann::json::parse(tool("info --json", "TIGHTWIRE_CPU_LEVEL=baseline").output);
+  EXPECT_EQ(lower.at("cpu_level").at("in_force"), "baseline");
+  const std::string nonsense = tool("info", "TIGHTWIRE_CPU_LEVEL=avx9").output;
+  EXPECT_NE(nonsense.find("TIGHTWIRE_CPU_LEVEL=avx9"), std::string::npos) << nonsense;
+}
+
+TEST(ToolInfo, GivesAReasonForEveryComponentThatIsMissing) {
+  const auto components = info().at("components");
+  EXPECT_TRUE(components.at("core").at("built"));
+  for (const char* name : {"ucx", "cuda", "nccl", "mpi"}) {
+    const auto& component = components.at(name);
+    EXPECT_FALSE(component.at("note").get<std::string>().empty()) << name;
+    EXPECT_EQ(component.at("built").get<bool>(), component.at("note") == "built") << name;
+  }
+}
+
+TEST(ToolInfo, TellsWhatUcxWouldUseWhereItIsBuilt) {
+  const auto all = info();
+  if (!all.at("components").at("ucx").at("built").get<bool>()) GTEST_SKIP() << "the ucx component is not built";
+  const std::string transports = all.at("transports").at("ucx").at("transports");
+  EXPECT_NE(transports.find("tcp"), std::string::npos) << transports;
+}
+
+TEST(ToolRun, PassesTheProgramsArgumentsOnUntouched) {
+  const std::string echo = R"(sh -c 'echo "$RANK of $WORLD_SIZE: $*"' name -n 7 --label -- info)";
+  for (const char* dashes : {"-- ", ""}) {
+    const Outcome outcome = tool(std::string("run -n 1 ") + dashes + echo);
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_EQ(outcome.output, "0 of 1: -n 7 --label -- info\n");
+  }
+}
+
+TEST(ToolRun, LabelsEveryLineWithItsRank) {
+  const Outcome outcome = tool("run -n 2 --label -- sh -c 'echo a; echo b'");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* line : {"[0] a\n", "[0] b\n", "[1] a\n", "[1] b\n"})
+    EXPECT_NE(outcome.output.find(line), std::string::npos) << outcome.output;
+}
+
+TEST(ToolRun, PutsTheWrapperBeforeEveryRankWithItsNumber) {
+  const Outcome outcome = tool("run -n 2 --wrapper 'env \"WHERE=node {rank}\"' -- sh -c 'echo \"$RANK on $WHERE\"'");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* line : {"0 on node 0\n", "1 on node 1\n"})
+    EXPECT_NE(outcome.output.find(line), std::string::npos) << outcome.output;
+}
+
+TEST(ToolRun, ReturnsTheStatusOfTheRankThatFailedAndSaysWhich) {
+  const std::string fail = "-- sh -c '[ $RANK = 0 ] || exit 7'";
+  const Outcome outcome = tool("run -n 2 " + fail);
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
+  const Outcome quiet = tool("run -n 2 --quiet " + fail);
+  EXPECT_EQ(quiet.status, 7);
+  EXPECT_EQ(quiet.output, "");
+}
+
+TEST(ToolRun, RefusesWhatCannotWork) {
+  EXPECT_EQ(tool("run -n 2").status, 2) << "no program";
+  EXPECT_EQ(tool("run -- true").status, 2) << "no number of ranks";
+  EXPECT_EQ(tool("run -n 0 -- true").status, 2);
+  EXPECT_EQ(tool("run -n 2 --grace -1 -- true").status, 2);
+  const Outcome missing = tool("run -n 1 -- /no/such/program");
+  EXPECT_EQ(missing.status, 127);
+  EXPECT_NE(missing.output.find("/no/such/program"), std::string::npos) << missing.output;
+}
+
+}  // namespace
+}  // namespace tightwire
