@@ -30,6 +30,8 @@ namespace rendezvous {
 /// Reads rank, size, address and key from the usual variables, ours first: TIGHTWIRE_RANK/_WORLD_SIZE/_RENDEZVOUS/
 /// _JOB_KEY/_TIMEOUT (seconds); torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID);
 /// Open MPI (OMPI_COMM_WORLD_RANK/_SIZE); PMI and Slurm. Without any of them: one rank alone.
+/// TIGHTWIRE_RENDEZVOUS, _JOB_KEY and _TIMEOUT override in every case. A key made of a launcher's job number keeps jobs
+/// apart but is no secret; among ranks on one machine the rendezvous file adds one.
 /// Throws Error(invalid_argument) that names the variable that is missing or malformed.
 Rendezvous environment();
 
@@ -47,7 +49,9 @@ class Membership {
 
   /// Joins the job and exchanges one blob per rank. Throws Error(timeout) that lists who is present and who is
   /// missing, Error(mismatch) when a rank is duplicate, out of range or of another world size or version (names both),
-  /// Error(transport) with address and errno when rank 0 cannot listen.
+  /// Error(peer_lost) when a rank ends while the job joins, Error(transport) with address and errno when rank 0 cannot
+  /// listen, Error(invalid_argument) for an address, key, timeout or blob (above 16 MiB) that cannot work. Strangers
+  /// and wrong keys are turned away without disturbing the job. Two joins of a job at a time need two addresses.
   static std::unique_ptr<Membership> join(const Rendezvous& rendezvous, std::string_view blob);
 
   virtual ~Membership() = default;

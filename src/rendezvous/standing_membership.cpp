@@ -48,7 +48,13 @@ void StandingMembership::start() {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::make_unique<std::thread>([this] { watch(); });
+    thread_ = std::make_unique<std::thread>([this] {
+      try {
+        watch();
+      } catch (const std::exception&) {
+        stop_watching();
+      }
+    });
   } catch (const std::system_error& error) {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw Error(Errc::no_memory, std::string("cannot start the membership thread: ") + error.what());
@@ -132,6 +138,16 @@ void StandingMembership::watch() {
       if (polled[i + 1].revents != 0) serve(peers_[i]);
     }
   }
+}
+
+/// Out of memory: nobody watches any more, so the job cannot go on.
+void StandingMembership::stop_watching() {
+  const std::lock_guard lock(mutex_);
+  if (all_left_ || lost_) return;
+  loss_ = Loss{rank_, "out of memory"};
+  lost_.store(true, std::memory_order_release);
+  signal_event(lost_event_);
+  changed_.notify_all();
 }
 
 /// False when it is time to stop.

@@ -30,6 +30,7 @@ class StandingMembership final : public Membership {
   bool in_forked_child() const noexcept { return generation_ != fork_generation(); }
   void start();
   void watch();
+  void stop_watching();
   bool wait_for_events(std::vector<pollfd>& polled);
   void serve(Peer& peer);
   void on_frame(Peer& peer, const Frame& frame);
