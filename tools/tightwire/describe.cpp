@@ -32,7 +32,7 @@ std::vector<CodecState> codec_states(std::tuple<Codecs...>) {
 std::string level_note() {
   const char* asked = std::getenv("TIGHTWIRE_CPU_LEVEL");
   if (asked == nullptr) return "";
-  const std::string setting = "TIGHTWIRE_CPU_LEVEL=" + std::string(asked);
+  std::string setting = "TIGHTWIRE_CPU_LEVEL=" + std::string(asked);
   if (asked == host::to_string(host::level())) return setting;
   return setting + " is not possible here and has no effect";
 }

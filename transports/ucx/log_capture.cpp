@@ -14,6 +14,7 @@ namespace {
 thread_local int captures = 0;
 thread_local std::array<char, 256> first_line{};
 
+// UCX's signature. NOLINTNEXTLINE(readability-function-size)
 ucs_log_func_rc_t keep(const char* /*file*/, unsigned /*line*/, const char* /*function*/, ucs_log_level_t level,
                        const ucs_log_component_config_t* /*component*/, const char* format, va_list arguments) {
   if (captures == 0 || level <= UCS_LOG_LEVEL_FATAL) return UCS_LOG_FUNC_RC_CONTINUE;
