@@ -7,7 +7,8 @@ std::size_t size_of_session();  // of the other file that includes everything
 
 // FNV-1a.
 static std::uint64_t add_to_hash(std::uint64_t hash, std::span<const float> values) {
-  for (const std::byte byte : std::as_bytes(values)) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
+  for (const std::byte byte : std::as_bytes(values))
+    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
   return hash;
 }
 
