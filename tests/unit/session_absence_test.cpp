@@ -45,7 +45,7 @@ TEST(Absence, ARankThatNeverStartsABucketIsNamedWithTheBucket) {
   std::atomic<int> failed = 0;
   const TimePoint began = Clock::now();
   const auto outcomes = run_each(local::make(3), [&](const std::shared_ptr<Transport>& transport) {
-    SessionOptions options = two_shot(milliseconds(200));
+    SessionOptions options = two_shot(milliseconds(800));
     options.bucket_bytes = 1;
     const auto session = sealed_session(transport, model, options);
     Gradients gradients(model);
@@ -72,7 +72,7 @@ TEST(Absence, ARankThatNeverStartsABucketIsNamedWithTheBucket) {
     }
   });
   EXPECT_FALSE(outcomes[2].error);
-  expect_timeout(outcomes, 2, {"bucket 1 (second)", "waiting for rank 2", "200 ms"});
+  expect_timeout(outcomes, 2, {"bucket 1 (second)", "waiting for rank 2", "800 ms"});
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
 }
 
@@ -183,12 +183,12 @@ TEST(Absence, ASessionThatEndsWithReductionsUnderWayTellsTheOthersAndTouchesNoth
 
 TEST(Absence, AFailureClosesTheSessionForGood) {
   const Model model = small_model();
+  std::atomic<bool> checked = false;
   const auto outcomes = run_each(local::make(2), [&](const std::shared_ptr<Transport>& transport) {
-    const auto session = sealed_session(transport, model, two_shot(milliseconds(100)));
+    const auto session = sealed_session(transport, model, two_shot(milliseconds(400)));
     if (transport->rank() == 1) {
-      // Stays until rank 0 is done with its checks, which it says by closing.
       Gradients gradients(model);
-      std::this_thread::sleep_for(milliseconds(400));
+      while (!checked) std::this_thread::sleep_for(milliseconds(1));
       session->all_reduce(gradients.pointers());
       return;
     }
@@ -206,10 +206,11 @@ TEST(Absence, AFailureClosesTheSessionForGood) {
     EXPECT_ERROR(session->start(0, {&pointer, 1}), Errc::timeout, first);
     EXPECT_ERROR(session->commit(), Errc::timeout, first);
     EXPECT_ERROR(session->rollback(), Errc::timeout, first);
+    checked = true;
   });
   EXPECT_FALSE(outcomes[0].error) << outcomes[0].message;
   EXPECT_EQ(outcomes[1].error, Errc::peer_lost);
-  EXPECT_TRUE(contains(outcomes[1].message, "bucket 0 (first, ...) made no progress for 100 ms; waiting for rank 1"));
+  EXPECT_TRUE(contains(outcomes[1].message, "bucket 0 (first, ...) made no progress for 400 ms; waiting for rank 1"));
 }
 
 }  // namespace

@@ -131,12 +131,12 @@ TEST(DamagedFrame, OneThatIsLostIsATimeoutThatNamesItsSender) {
     });
     const auto outcomes = run_each(transports, [&](const std::shared_ptr<Transport>& transport) {
       const auto session =
-          sealed_session(transport, model, two_shot(milliseconds(transport->rank() == 1 ? 150 : 5000)));
+          sealed_session(transport, model, two_shot(milliseconds(transport->rank() == 1 ? 500 : 5000)));
       Gradients gradients(model);
       session->all_reduce(gradients.pointers());
     });
     EXPECT_EQ(outcomes[1].error, Errc::timeout);
-    EXPECT_TRUE(contains(outcomes[1].message, "bucket 0 (w) made no progress for 150 ms; waiting for rank 0"));
+    EXPECT_TRUE(contains(outcomes[1].message, "bucket 0 (w) made no progress for 500 ms; waiting for rank 0"));
   }
 }
 

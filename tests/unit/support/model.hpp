@@ -66,7 +66,7 @@ class FastRandom {
   /// Either sign, magnitudes over many powers of two: sums whose order shows.
   float wide(int exponents) {
     const float factor = static_cast<float>(1.0 + static_cast<double>(bits() >> 40) * 0x1p-24);
-    const int exponent = static_cast<int>(below(static_cast<std::size_t>(2 * exponents + 1))) - exponents;
+    const int exponent = static_cast<int>(below(2 * static_cast<std::size_t>(exponents) + 1)) - exponents;
     return std::ldexp((bits() & 1) != 0 ? factor : -factor, exponent);
   }
 

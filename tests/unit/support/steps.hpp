@@ -35,7 +35,9 @@ struct Steps {
     session.all_reduce(gradients.pointers());
   };
 
-  static std::uint64_t seed(int rank, int step) { return static_cast<std::uint64_t>(1000 * step + rank + 1); }
+  static std::uint64_t seed(int rank, int step) {
+    return 1000 * static_cast<std::uint64_t>(step) + static_cast<std::uint64_t>(rank) + 1;
+  }
 
   std::vector<std::vector<std::byte>> run(const Transports& transports) const {
     std::vector<std::vector<std::byte>> results(transports.size());
