@@ -168,7 +168,7 @@ TEST(Plan, CountsBeyond32Bits) {
 
 TEST(Plan, ShareLengthsBeyondTheBucketGiveOneChunk) {
   const std::vector<PlannedParameter> parameters = {parameter(5000, 64)};
-  for (const std::size_t share : {std::size_t{5000}, SIZE_MAX / 2, SIZE_MAX - 1, SIZE_MAX}) {
+  for (const std::size_t share : {std::size_t{5000}, SIZE_MAX / 3 + 1, SIZE_MAX / 2, SIZE_MAX - 1, SIZE_MAX}) {
     const BucketPlan plan = make_plan(parameters, 3, {.algorithm = Algorithm::two_shot, .share_elements = share});
     ASSERT_NO_FATAL_FAILURE(expect_sound(plan, parameters, 3));
     EXPECT_EQ(plan.chunks.size(), 1u) << share;
