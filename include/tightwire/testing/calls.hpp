@@ -103,6 +103,30 @@ inline CombineOutput combine(const Coder& coder, const CombineInput& input,
   return output;
 }
 
+/// Contributions that differ by rank, with blocks of zeros and of another size among them.
+inline std::vector<std::vector<float>> contributions(std::size_t ranks, std::size_t count, ElementType type) {
+  std::vector<std::vector<float>> all;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    Random random(1000 * ranks + rank);
+    std::vector<float> x = random.gaussian(count, 1.0 + static_cast<double>(rank));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i / 32 % 7 == rank) x[i] = 0.0f;
+      if (i / 64 % 5 == rank) x[i] *= 0.001f;
+    }
+    all.push_back(from_buffer(type, to_buffer(type, x)));
+  }
+  return all;
+}
+
+inline void expect_combined(const CombineOutput& actual, const CombineOutput& expected) {
+  ASSERT_TRUE(same_bytes(actual.wire, expected.wire)) << "wire";
+  ASSERT_TRUE(same_bits(actual.out, expected.out)) << "out";
+  ASSERT_TRUE(same_bits(actual.sender, expected.sender)) << "sender's residual";
+  ASSERT_TRUE(same_bits(actual.owner, expected.owner)) << "owner's residual";
+  ASSERT_EQ(actual.nonfinite.contribution, expected.nonfinite.contribution);
+  ASSERT_EQ(actual.nonfinite.result, expected.nonfinite.result);
+}
+
 /// Element of largest magnitude in each block; of -m and +m, -m.
 inline std::vector<float> largest_per_block(std::span<const float> x, std::size_t block) {
   std::vector<float> largest((x.size() + block - 1) / block);

@@ -66,30 +66,6 @@ inline void check_two_steps(const Subject& subject) {
     ASSERT_NEAR(wanted[i], sent[i] + second.residual[i], 1e-6 * (1 + std::abs(wanted[i]))) << "element " << i;
 }
 
-/// Contributions that differ by rank, with blocks of zeros and of another size among them.
-inline std::vector<std::vector<float>> contributions(std::size_t ranks, std::size_t count, ElementType type) {
-  std::vector<std::vector<float>> all;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    Random random(1000 * ranks + rank);
-    std::vector<float> x = random.gaussian(count, 1.0 + static_cast<double>(rank));
-    for (std::size_t i = 0; i < count; ++i) {
-      if (i / 32 % 7 == rank) x[i] = 0.0f;
-      if (i / 64 % 5 == rank) x[i] *= 0.001f;
-    }
-    all.push_back(from_buffer(type, to_buffer(type, x)));
-  }
-  return all;
-}
-
-inline void expect_combined(const CombineOutput& actual, const CombineOutput& expected) {
-  ASSERT_TRUE(same_bytes(actual.wire, expected.wire)) << "wire";
-  ASSERT_TRUE(same_bits(actual.out, expected.out)) << "out";
-  ASSERT_TRUE(same_bits(actual.sender, expected.sender)) << "sender's residual";
-  ASSERT_TRUE(same_bits(actual.owner, expected.owner)) << "owner's residual";
-  ASSERT_EQ(actual.nonfinite.contribution, expected.nonfinite.contribution);
-  ASSERT_EQ(actual.nonfinite.result, expected.nonfinite.result);
-}
-
 /// combine == decode, add in rank order, divide, add the residual, encode, whatever our place among the ranks; and what
 /// it puts out is what everyone decodes.
 inline void check_combine(const Subject& subject) {
