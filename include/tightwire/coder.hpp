@@ -13,6 +13,8 @@ namespace tightwire {
 struct Residual {
   const float* before = nullptr;
   float* after = nullptr;
+  /// A hint: `after` will not be read soon, and lies apart from `before`. It may be written past the caches.
+  bool past_cache = false;
   explicit operator bool() const { return after != nullptr; }
 };
 

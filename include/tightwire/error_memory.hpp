@@ -21,6 +21,7 @@ class ErrorMemory {
 
   /// Adds a region before `allocate`.
   Region add(std::size_t count) {
+    if (count != 0) elements_ += kSkew;
     regions_.push_back({elements_, count});
     elements_ += (count + 15) / 16 * 16;
     return regions_.size() - 1;
@@ -28,6 +29,8 @@ class ErrorMemory {
 
   void allocate(bool rollback) {
     rollback_ = rollback;
+    if (elements_ != 0) elements_ = (elements_ + kPage - 1) / kPage * kPage + kSkew;
+    past_cache_ = rollback && elements_ * sizeof(float) > kLargestCached;
     memory_ = Workspace(elements_ * sizeof(float) * (rollback ? 2 : 1));
   }
 
@@ -41,7 +44,8 @@ class ErrorMemory {
     if (!rollback_) return {copy(entry, 0), copy(entry, 0)};
     float* committed = copy(entry, entry.swapped ? 1 : 0);
     float* tentative = copy(entry, entry.swapped ? 0 : 1);
-    const Residual residual{entry.used ? tentative : committed, tentative};
+    // A second use in the same step updates in place.
+    const Residual residual{entry.used ? tentative : committed, tentative, past_cache_ && !entry.used};
     entry.used = true;
     return residual;
   }
@@ -63,6 +67,13 @@ class ErrorMemory {
   }
 
  private:
+  /// Keeps rows from starting on the same place of a page as each other and as page-aligned gradients: loops that read
+  /// and write several such rows at once miss the caches, and the open rows of the memory, half as fast again.
+  static constexpr std::size_t kSkew = 17 * 16;
+  static constexpr std::size_t kPage = 4096 / sizeof(float);
+  /// Bytes of one copy up to which residuals may still be in cache at the next step.
+  static constexpr std::size_t kLargestCached = std::size_t{4} << 20;
+
   struct Entry {
     std::size_t at;
     std::size_t count;
@@ -77,6 +88,7 @@ class ErrorMemory {
   std::vector<Entry> regions_;
   std::size_t elements_ = 0;
   bool rollback_ = false;
+  bool past_cache_ = false;
   Workspace memory_;
 };
 

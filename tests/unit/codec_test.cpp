@@ -38,7 +38,7 @@ struct PowerOfTwo8 {
   }
   static constexpr Scale scale(Param param) {
     const auto as_bf16 = static_cast<std::uint16_t>(param == 255 ? 0x7fc0 : param << 7);
-    return detail::step_scale(as_bf16, -127.0f, 127.0f);
+    return detail::step_scale(as_bf16, {-127.0f, 127.0f});
   }
   static constexpr int code(float x, Scale scale) { return detail::step_code(x, scale); }
   static constexpr float value(int code, Scale scale) { return static_cast<float>(code) * scale.step; }

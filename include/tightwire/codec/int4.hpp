@@ -18,6 +18,7 @@ struct Int4 {
   using Stat = SignedAbsMax;
   using Param = std::uint16_t;
   using Scale = detail::StepScale;
+  static constexpr detail::StepRange range{-8.0f, 7.0f};
 
   TIGHTWIRE_HD static constexpr Param param(Stat stat) {
     const float largest = stat.value();
@@ -26,7 +27,7 @@ struct Int4 {
     // 0 and NaN have no sign on the wire, so that equal values are equal bytes.
     return magnitude == 0 || magnitude >= 0x7f80u ? magnitude : static_cast<std::uint16_t>(magnitude | sign);
   }
-  TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, -8.0f, 7.0f); }
+  TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, range); }
   TIGHTWIRE_HD static constexpr auto code(const auto& x, Scale scale) { return detail::step_code(x, scale); }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, Scale scale) { return detail::step_value(code, scale); }
   static constexpr bool lossless(ElementType) { return false; }

@@ -16,9 +16,10 @@ struct Int8 {
   using Stat = AbsMax;
   using Param = std::uint16_t;
   using Scale = detail::StepScale;
+  static constexpr detail::StepRange range{-127.0f, 127.0f};
 
   TIGHTWIRE_HD static constexpr Param param(Stat stat) { return detail::step_bits(stat.value(), 127.0f); }
-  TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, -127.0f, 127.0f); }
+  TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, range); }
   TIGHTWIRE_HD static constexpr auto code(const auto& x, Scale scale) { return detail::step_code(x, scale); }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, Scale scale) { return detail::step_value(code, scale); }
   static constexpr bool lossless(ElementType) { return false; }

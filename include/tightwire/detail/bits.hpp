@@ -26,9 +26,13 @@ inline constexpr std::uint32_t kSignMask = 0x80000000u;
 TIGHTWIRE_HD constexpr int min(int a, int b) { return a < b ? a : b; }
 TIGHTWIRE_HD constexpr int max(int a, int b) { return a > b ? a : b; }
 
-/// Nearest integer, ties to even, of |t| < 2^22. Adding 1.5 * 2^23 leaves the integer in the low mantissa bits: strict
-/// IEEE, the same everywhere, and the only form that compilers vectorise without -ffast-math. No value of t is
-/// undefined behaviour, since the bits are never converted from float to int.
-TIGHTWIRE_HD constexpr auto nearest(const auto& t) { return as_int(to_bits(t + 12582912.0f)) - 0x4b400000; }
+/// 1.5 * 2^23. What it is added to leaves its nearest integer in the low mantissa bits: strict IEEE, the same
+/// everywhere, and the only form of rounding that compilers vectorise without -ffast-math.
+inline constexpr float kNearestShift = 12582912.0f;
+inline constexpr int kNearestShiftBits = 0x4b400000;
+
+/// Nearest integer, ties to even, of |t| < 2^22. No value of t is undefined behaviour, since the bits are never
+/// converted from float to int.
+TIGHTWIRE_HD constexpr auto nearest(const auto& t) { return as_int(to_bits(t + kNearestShift)) - kNearestShiftBits; }
 
 }  // namespace tightwire::detail

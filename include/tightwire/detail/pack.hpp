@@ -12,6 +12,11 @@ namespace tightwire::detail {
 template <int W>
 using FourLanes = Lanes<int, W>[4];
 
+/// Whether narrowing to `Bits` takes the low bits of each integer whatever is above them; else integers must be in
+/// range.
+template <int Bits, int W>
+inline constexpr bool packs_low_bits = false;
+
 /// Any width on any CPU, one element at a time. What the instruction sets below are tested against.
 namespace portable {
 

@@ -7,7 +7,7 @@
 #include <tightwire/detail/pack.hpp>
 
 // The packing of pack.hpp in instructions: g++ 12 and clang 14 find none of these in portable code, which costs up to a
-// factor of four. Codes of 8 and 4 bits must be in range, [-128, 127] and [-8, 7], since x86 packs with saturation.
+// factor of four. SSE2 and AVX2 pack with saturation: codes of 8 and 4 bits must be in range, [-128, 127] and [-8, 7].
 //
 // These functions have a target and are no always_inline, since their callers get theirs only by being inlined
 // themselves. Arguments go by reference, so that a call that does stay one is the same under every instruction set. The
@@ -108,21 +108,30 @@ TIGHTWIRE_TARGET_AVX2 inline void widen_from_16(const std::byte* from, FourLanes
   }
 }
 
-TIGHTWIRE_TARGET_AVX512 inline __m512i pack_bytes(const FourLanes<16>& x) {
-  const __m512i low = _mm512_packs_epi32((__m512i)x[0].v, (__m512i)x[1].v);
-  const __m512i bytes = _mm512_packs_epi16(low, _mm512_packs_epi32((__m512i)x[2].v, (__m512i)x[3].v));
-  return _mm512_maskz_permutexvar_epi32(0xffff, _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
-                                        bytes);
+template <>
+inline constexpr bool packs_low_bits<8, 16> = true;
+template <>
+inline constexpr bool packs_low_bits<4, 16> = true;
+/// The low 16 bits of 32 integers.
+TIGHTWIRE_TARGET_AVX512 inline __m512i pack_words(const Lanes<int, 16>& a, const Lanes<int, 16>& b) {
+  const __m512i low_words = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,  //
+                                             30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  return _mm512_permutex2var_epi16((__m512i)a.v, low_words, (__m512i)b.v);
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_8(const FourLanes<16>& x, std::byte* to) {
-  _mm512_storeu_si512(to, pack_bytes(x));
+  TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
+    const __m512i words = pack_words(x[2 * i], x[2 * i + 1]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm512_maskz_cvtepi16_epi8(0xffffffff, words));
+  }
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_4(const FourLanes<16>& x, std::byte* to) {
-  const __m512i bytes = pack_bytes(x);
-  // Where the mask is set the low nibble of a pair, elsewhere the high one.
-  const __m512i pairs =
-      _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x0f), bytes, _mm512_maskz_srli_epi16(0xffffffff, bytes, 4), 0xca);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi16_epi8(0xffffffff, pairs));
+  TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
+    const __m512i words = pack_words(x[2 * i], x[2 * i + 1]);
+    // Where the mask is set the low nibble of the first of two words, above it that of the second.
+    const __m512i pairs =
+        _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x0f), words, _mm512_maskz_srli_epi32(0xffff, words, 12), 0xca);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * i), _mm512_maskz_cvtepi32_epi8(0xffff, pairs));
+  }
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_16(const FourLanes<16>& x, std::byte* to) {
   TIGHTWIRE_UNROLL(4)

@@ -4,21 +4,24 @@
 
 #include <tightwire/codec/concept.hpp>
 #include <tightwire/codec/stat.hpp>
+#include <tightwire/codec/step.hpp>
 #include <tightwire/detail/lanes.hpp>
+#include <tightwire/detail/pack.hpp>
 
 namespace tightwire::host {
 
 using detail::Lanes;
 
 /// A codec's arithmetic on W elements: its own functions where they take Lanes (written with `auto`, as in the built-in
-/// codecs), else one element after the other.
+/// codecs), else one element after the other. `Encoded` is what encoding leaves in registers.
 template <BlockCodec C, int W>
 struct Arithmetic {
   using Floats = Lanes<float, W>;
   using Ints = Lanes<int, W>;
   using Scale = typename C::Scale;
+  using Encoded = Ints;
 
-  TIGHTWIRE_INLINE static Ints code(const Floats& x, Scale scale) {
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, Scale scale) {
     if constexpr (requires {
                     { C::code(x, scale) } -> std::same_as<Ints>;
                   }) {
@@ -40,6 +43,55 @@ struct Arithmetic {
       for (int i = 0; i < W; ++i) x.v[i] = C::value(codes.v[i], scale);
       return x;
     }
+  }
+  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, Scale scale) { return value(encoded, scale); }
+  /// x - decoded
+  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, Scale scale) {
+    return x - value(encoded, scale);
+  }
+  TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) { return encoded; }
+};
+
+template <class C>
+concept StepCodec = BlockCodec<C> && std::same_as<std::remove_cvref_t<decltype(C::range)>, detail::StepRange>;
+
+/// Of a code times a step: the code stays a float, shifted (see `kNearestShift`), from which its integer, its value and
+/// the residual are each one or two instructions away.
+template <StepCodec C, int W>
+struct Arithmetic<C, W> {
+  using Floats = Lanes<float, W>;
+  using Ints = Lanes<int, W>;
+  using Scale = typename C::Scale;
+  struct Encoded {
+    Floats shifted;
+  };
+
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, Scale scale) {
+    if constexpr (C::range.low == -C::range.high)
+      return {clamp_magnitude(x * Floats(scale.inverse), Floats(scale.high)) + Floats(detail::kNearestShift)};
+    else
+      return {greatest(least(x * Floats(scale.inverse), Floats(scale.high)), Floats(scale.low)) +
+              Floats(detail::kNearestShift)};
+  }
+  TIGHTWIRE_INLINE static Floats value(const Ints& codes, Scale scale) { return C::value(codes, scale); }
+  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, Scale scale) {
+    return whole(encoded) * Floats(scale.step);
+  }
+  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, Scale scale) {
+    return minus_exact_product(x, whole(encoded), Floats(scale.step));
+  }
+  TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) {
+    using detail::to_bits, detail::as_int;
+    const Ints bits = as_int(to_bits(encoded.shifted));
+    if constexpr (detail::packs_low_bits<C::bits, W>)
+      return bits;
+    else
+      return bits - Ints(detail::kNearestShiftBits);
+  }
+
+ private:
+  TIGHTWIRE_INLINE static Floats whole(const Encoded& encoded) {
+    return encoded.shifted - Floats(detail::kNearestShift);
   }
 };
 

@@ -64,22 +64,17 @@ bool HostCoder<C>::lossless(ElementType type) const noexcept {
 
 template <BlockCodec C>
 std::uint64_t HostCoder<C>::encode(ElementType type, const Encode& job) const {
-  return host::Encoder<C>(codec_, level_, type)(job);
+  return host::encode(codec_, level_, type, job);
 }
 
 template <BlockCodec C>
 Coder::NonFinite HostCoder<C>::combine(ElementType type, const Combine& job) const {
-  return host::Combiner<C>(codec_, level_, type, job)();
+  return host::combine(codec_, level_, type, job);
 }
 
 template <BlockCodec C>
 void HostCoder<C>::decode(ElementType type, const std::byte* wire, std::size_t count, void* out) const {
-  auto* to = static_cast<std::byte*>(out);
-  switch (type) {
-    case ElementType::bf16: return host::Decoder<C, ElementType::bf16>(codec_, level_)(wire, count, to);
-    case ElementType::f16: return host::Decoder<C, ElementType::f16>(codec_, level_)(wire, count, to);
-    default: return host::Decoder<C, ElementType::f32>(codec_, level_)(wire, count, to);
-  }
+  host::decode(codec_, level_, type, wire, count, out);
 }
 
 }  // namespace tightwire

@@ -3,74 +3,70 @@
 #include <cstring>
 
 #include <tightwire/host/arithmetic.hpp>
+#include <tightwire/host/blocks.hpp>
 #include <tightwire/host/dispatch.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/packing.hpp>
-#include <tightwire/host/pieces.hpp>
 
 namespace tightwire::host {
 
-/// Encoded blocks -> a buffer.
+/// A slice: wire -> a buffer.
 template <BlockCodec C, ElementType Type>
 struct Decode {
   struct Job {
     const std::byte* params;
     const std::byte* codes;
     std::byte* out;
-    std::size_t blocks;
-    std::size_t block;  ///< a multiple of 64
+    Blocks blocks;
   };
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
     const Job job = given;
-    for (std::size_t b = 0; b < job.blocks; ++b) {
+    const std::size_t number = job.blocks.number();
+    for (std::size_t b = 0; b < number; ++b) {
       typename C::Param param{};
       std::memcpy(&param, job.params + b * kParamBytes<C>, kParamBytes<C>);
       const typename C::Scale scale = C::scale(param);
-      for (std::size_t i = b * job.block; i < (b + 1) * job.block; i += 4 * W) {
-        Lanes<int, W> codes[4];
-        Lanes<float, W> values[4];
-        unpack<C::bits, W>(job.codes + i * C::bits / 8, codes);
-        TIGHTWIRE_UNROLL(4)
-        for (int j = 0; j < 4; ++j) values[j] = Arithmetic<C, W>::value(codes[j], scale);
-        store<Type, W>(values, job.out, i);
-      }
+      const std::size_t begin = job.blocks.begin(b);
+      const std::size_t count = job.blocks.elements(b);
+      const std::byte* codes = job.codes + code_bytes(C::bits, begin);
+      std::byte* out = job.out + begin * element_bytes(Type);
+      std::size_t i = 0;
+      for (; i + 4 * W <= count; i += 4 * W) group<W>(codes + i * C::bits / 8, scale, out + i * element_bytes(Type));
+      if (i == count) continue;
+      Rest rest_codes{}, rest_out;
+      std::memcpy(rest_codes.bytes, codes + i * C::bits / 8, code_bytes(C::bits, count - i));
+      group<W>(rest_codes.bytes, scale, rest_out.bytes);
+      std::memcpy(out + i * element_bytes(Type), rest_out.bytes, (count - i) * element_bytes(Type));
     }
-  }
-};
-
-template <BlockCodec C, ElementType Type>
-class Decoder {
- public:
-  Decoder(const C& codec, Level level) : codec_(codec), level_(level), block_(static_cast<std::size_t>(codec.block)) {}
-
-  void operator()(const std::byte* wire, std::size_t count, std::byte* out) const {
-    const std::byte* codes = wire + layout(codec_, count).codes_at;
-    const std::size_t whole = block_ % kStep == 0 ? count / block_ : 0;
-    if (whole != 0) run<Kernel>(level_, {wire, codes, out, whole, block_});
-    for_each_piece(block_, count, [&](const Piece& piece) {
-      if (piece.padded)
-        decode_padded(piece, wire + piece.first_block * kParamBytes<C>, codes + code_bytes(C::bits, piece.at),
-                      out + piece.at * element_bytes(Type));
-    });
   }
 
  private:
-  using Kernel = Decode<C, Type>;
-
-  [[gnu::noinline]] void decode_padded(const Piece& piece, const std::byte* params, const std::byte* codes,
-                                       std::byte* out) const {
-    PaddedBuffer padded_codes, padded_out;
-    const Padding padding(block_, piece.count);
-    padding.spread(C::bits, codes, padded_codes.bytes);
-    run<Kernel>(level_, {params, padded_codes.bytes, padded_out.bytes, piece.blocks, padding.padded_block});
-    padding.collect(static_cast<int>(8 * element_bytes(Type)), padded_out.bytes, out);
+  template <int W>
+  TIGHTWIRE_INLINE static void group(const std::byte* from, typename C::Scale scale, std::byte* out) {
+    Lanes<int, W> codes[4];
+    Lanes<float, W> values[4];
+    unpack<C::bits, W>(from, codes);
+    TIGHTWIRE_UNROLL(4)
+    for (int j = 0; j < 4; ++j) values[j] = Arithmetic<C, W>::value(codes[j], scale);
+    store<Type, W>(values, out, 0);
   }
-
-  const C& codec_;
-  Level level_;
-  std::size_t block_;
 };
+
+template <BlockCodec C>
+void decode(const C& codec, Level level, ElementType type, const std::byte* wire, std::size_t count, void* out) {
+  const auto with = [&]<class Kernel>(Kernel) {
+    run<Kernel>(level, {wire,
+                        wire + layout(codec, count).codes_at,
+                        static_cast<std::byte*>(out),
+                        {count, static_cast<std::size_t>(codec.block)}});
+  };
+  switch (type) {
+    case ElementType::bf16: return with(Decode<C, ElementType::bf16>{});
+    case ElementType::f16: return with(Decode<C, ElementType::f16>{});
+    default: return with(Decode<C, ElementType::f32>{});
+  }
+}
 
 }  // namespace tightwire::host

@@ -1,5 +1,8 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include <tightwire/detail/pack.hpp>
 #include <tightwire/element.hpp>
@@ -62,16 +65,43 @@ TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[4], float* data) {
   TIGHTWIRE_UNROLL(4)
   for (int i = 0; i < 4; ++i) x[i].store(data + W * i);
 }
+/// True if `store_difference` may go past the caches there.
+inline bool is_aligned(const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
 template <int W>
-TIGHTWIRE_INLINE void store_difference(const Lanes<float, W> (&x)[4], const Lanes<float, W> (&y)[4], float* data) {
-  TIGHTWIRE_UNROLL(4)
-  for (int i = 0; i < 4; ++i) (x[i] - y[i]).store(data + W * i);
+TIGHTWIRE_INLINE void store_difference(const Lanes<float, W> (&x)[4], const Lanes<float, W> (&y)[4], float* data,
+                                       bool past_cache = false) {
+  if (past_cache) {
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) store_past_cache(x[i] - y[i], data + W * i);
+  } else {
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < 4; ++i) (x[i] - y[i]).store(data + W * i);
+  }
 }
 
+template <int W>
+TIGHTWIRE_INLINE void add(const Lanes<float, W> (&more)[4], Lanes<float, W> (&x)[4]) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) x[i] = x[i] + more[i];
+}
 template <int W>
 TIGHTWIRE_INLINE void add(const float* more, Lanes<float, W> (&x)[4]) {
   TIGHTWIRE_UNROLL(4)
   for (int i = 0; i < 4; ++i) x[i] = x[i] + Lanes<float, W>::load(more + W * i);
+}
+
+/// One element of a buffer.
+template <ElementType Type>
+TIGHTWIRE_INLINE float load_one(const std::byte* data, std::size_t at) {
+  using Bits = std::conditional_t<Type == ElementType::f32, std::uint32_t, std::uint16_t>;
+  Bits bits{};
+  std::memcpy(&bits, data + at * sizeof bits, sizeof bits);
+  if constexpr (Type == ElementType::f32)
+    return detail::from_bits(bits);
+  else if constexpr (Type == ElementType::bf16)
+    return detail::from_bf16(bits);
+  else
+    return detail::from_f16(bits);
 }
 
 }  // namespace tightwire::host

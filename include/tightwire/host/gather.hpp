@@ -3,37 +3,33 @@
 
 #include <tightwire/element.hpp>
 #include <tightwire/host/arithmetic.hpp>
+#include <tightwire/host/blocks.hpp>
 #include <tightwire/host/elements.hpp>
 
 namespace tightwire::host {
 
-/// data [+ added] -> x in fp32, and the statistic of every block.
-template <class Stat, ElementType Type>
-struct Gather {
-  struct Job {
-    const std::byte* data;
-    const float* added;  ///< null: nothing
-    float* x;
-    Stat* stats;
-    std::size_t blocks;
-    std::size_t block;  ///< a multiple of 64
-  };
-
-  template <int W>
-  TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;  // a copy that no store can alias, so that its members stay in registers
-    for (std::size_t b = 0; b < job.blocks; ++b) {
-      Statistic<Stat, W> statistic;
-      for (std::size_t i = b * job.block; i < (b + 1) * job.block; i += 4 * W) {
-        Lanes<float, W> x[4];
-        load<Type, W>(job.data, i, x);
-        if (job.added != nullptr) add<W>(job.added + i, x);
-        store<W>(x, job.x + i);
-        statistic.add(x);
-      }
-      job.stats[b] = statistic.result();
+/// One block: data [+ added] -> x in fp32, and its statistic. After the last element x repeats it to the end of the
+/// group, which changes no statistic.
+template <class Stat, ElementType Type, int W>
+TIGHTWIRE_INLINE Stat gather(const std::byte* data, const float* added, float* x, std::size_t count) {
+  Statistic<Stat, W> statistic;
+  Lanes<float, W> group[4];
+  std::size_t i = 0;
+  for (; i + 4 * W <= count; i += 4 * W) {
+    load<Type, W>(data, i, group);
+    if (added != nullptr) {
+      add<W>(added + i, group);
     }
+    store<W>(group, x + i);
+    statistic.add(group);
   }
-};
+  if (i < count) {
+    for (std::size_t k = i; k < count; ++k) x[k] = load_one<Type>(data, k) + (added != nullptr ? added[k] : -0.0f);
+    std::fill(x + count, x + i + 4 * W, x[count - 1]);
+    load<W>(x + i, group);
+    statistic.add(group);
+  }
+  return statistic.result();
+}
 
 }  // namespace tightwire::host

@@ -1,50 +1,72 @@
 #pragma once
 #include <cstddef>
+#include <cstring>
 
 #include <tightwire/host/arithmetic.hpp>
+#include <tightwire/host/blocks.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/packing.hpp>
-#include <tightwire/host/prefetch.hpp>
 
 namespace tightwire::host {
 
-/// Blocks of x under known scales -> whichever is wanted of codes, decoded values, and what they miss of x.
-template <BlockCodec C>
-struct Quantize {
-  struct Job {
-    const float* x;
-    const typename C::Scale* scales;
-    std::byte* codes;   ///< null: not wanted
-    float* difference;  ///< null: not wanted
-    float* values;      ///< null: not wanted
-    std::size_t blocks;
-    std::size_t block;  ///< a multiple of 64
-    Soon soon[2];       ///< read meanwhile
-  };
+/// Where the results of a block go; null: not wanted.
+struct Quantized {
+  std::byte* codes;
+  float* difference;  ///< what decoded values miss of x
+  float* values;      ///< decoded
+  bool past_cache;    ///< of `difference`
+};
 
-  template <int W>
-  TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
-    Soon soon[2] = {job.soon[0], job.soon[1]};
-    for (std::size_t b = 0; b < job.blocks; ++b) {
-      const typename C::Scale scale = job.scales[b];
-      for (std::size_t i = b * job.block; i < (b + 1) * job.block; i += 4 * W) {
-        soon[0].template ask<4 * W>();
-        soon[1].template ask<4 * W>();
-        Lanes<float, W> x[4], values[4];
-        Lanes<int, W> codes[4];
-        load<W>(job.x + i, x);
-        TIGHTWIRE_UNROLL(4)
-        for (int k = 0; k < 4; ++k) {
-          codes[k] = Arithmetic<C, W>::code(x[k], scale);
-          values[k] = Arithmetic<C, W>::value(codes[k], scale);
-        }
-        if (job.difference != nullptr) store_difference<W>(x, values, job.difference + i);
-        if (job.values != nullptr) store<W>(values, job.values + i);
-        if (job.codes != nullptr) pack<C::bits, W>(codes, job.codes + i * C::bits / 8);
-      }
+template <BlockCodec C, int W>
+TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale, const Quantized& to) {
+  using A = Arithmetic<C, W>;
+  Lanes<float, W> x[4];
+  typename A::Encoded encoded[4];
+  load<W>(from, x);
+  TIGHTWIRE_UNROLL(4)
+  for (int k = 0; k < 4; ++k) encoded[k] = A::encode(x[k], scale);
+  if (to.difference != nullptr) {
+    if (to.past_cache) {
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < 4; ++k) store_past_cache(A::difference(x[k], encoded[k], scale), to.difference + W * k);
+    } else {
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < 4; ++k) A::difference(x[k], encoded[k], scale).store(to.difference + W * k);
     }
   }
-};
+  if (to.values != nullptr) {
+    TIGHTWIRE_UNROLL(4)
+    for (int k = 0; k < 4; ++k) A::decoded(encoded[k], scale).store(to.values + W * k);
+  }
+  if (to.codes != nullptr) {
+    Lanes<int, W> codes[4];
+    TIGHTWIRE_UNROLL(4)
+    for (int k = 0; k < 4; ++k) codes[k] = A::codes(encoded[k]);
+    pack<C::bits, W>(codes, to.codes);
+  }
+}
+
+/// One block of x under a known scale -> codes, values, residual. x has room for whole groups.
+template <BlockCodec C, int W>
+TIGHTWIRE_INLINE void quantize(const float* x, std::size_t count, typename C::Scale scale, Quantized to) {
+  to.past_cache = to.past_cache && is_aligned(to.difference);
+  std::size_t i = 0;
+  for (; i + 4 * W <= count; i += 4 * W)
+    quantize_group<C, W>(x + i, scale,
+                         {to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
+                          to.difference != nullptr ? to.difference + i : nullptr,
+                          to.values != nullptr ? to.values + i : nullptr, to.past_cache});
+  if (i == count) return;
+  Rest codes, difference, values;
+  quantize_group<C, W>(x + i, scale, {codes.bytes, difference.floats(), values.floats(), false});
+  const std::size_t left = count - i;
+  if (to.codes != nullptr) {
+    // A last byte with one code of 4 bits has padding of its own.
+    if (C::bits == 4 && left % 2 != 0) codes.bytes[left / 2] &= std::byte{15};
+    std::memcpy(to.codes + i * C::bits / 8, codes.bytes, code_bytes(C::bits, left));
+  }
+  if (to.difference != nullptr) std::memcpy(to.difference + i, difference.bytes, left * sizeof(float));
+  if (to.values != nullptr) std::memcpy(to.values + i, values.bytes, left * sizeof(float));
+}
 
 }  // namespace tightwire::host

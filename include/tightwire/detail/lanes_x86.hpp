@@ -1,0 +1,36 @@
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include <tightwire/detail/lanes.hpp>
+
+// What x86 has single instructions for, and no compiler finds. As in pack_x86.hpp these have a target and are no
+// always_inline.
+
+namespace tightwire::detail {
+
+TIGHTWIRE_TARGET_AVX2 inline Lanes<float, 8> minus_exact_product(const Lanes<float, 8>& x, const Lanes<float, 8>& a,
+                                                                 const Lanes<float, 8>& b) {
+  return Lanes<float, 8>::of(_mm256_fnmadd_ps(a.v, b.v, x.v));
+}
+TIGHTWIRE_TARGET_AVX512 inline Lanes<float, 16> minus_exact_product(const Lanes<float, 16>& x,
+                                                                    const Lanes<float, 16>& a,
+                                                                    const Lanes<float, 16>& b) {
+  return Lanes<float, 16>::of(_mm512_fnmadd_ps(a.v, b.v, x.v));
+}
+
+TIGHTWIRE_TARGET_AVX512 inline Lanes<float, 16> clamp_magnitude(const Lanes<float, 16>& x,
+                                                                const Lanes<float, 16>& limit) {
+  // The lesser magnitude, with the sign of x.
+  return Lanes<float, 16>::of(_mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02));
+}
+
+inline void store_past_cache(const Lanes<float, 4>& x, float* to) { _mm_stream_ps(to, x.v); }
+TIGHTWIRE_TARGET_AVX2 inline void store_past_cache(const Lanes<float, 8>& x, float* to) { _mm256_stream_ps(to, x.v); }
+TIGHTWIRE_TARGET_AVX512 inline void store_past_cache(const Lanes<float, 16>& x, float* to) {
+  _mm512_stream_ps(to, x.v);
+}
+inline void order_stores_past_cache() { _mm_sfence(); }
+
+}  // namespace tightwire::detail
