@@ -85,8 +85,9 @@ std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, cons
                                      residual(b->owner, feedback), b->count, 2.0f, b->sum.bytes(), b->data.bytes()});
                         }});
   }
-  subjects.push_back({name + " decode", element + wire, 2 * element + wire,
-                      [=] { coder->decode(type, b->received.bytes(), b->count, b->out.bytes()); }});
+  subjects.push_back({name + " decode", element + wire, 2 * element + wire, [=] {
+                        coder->decode(type, {b->received.bytes(), b->count, b->out.bytes()});
+                      }});
   return subjects;
 }
 

@@ -42,6 +42,13 @@ class Coder {
     void* out;        ///< [count] what every rank will decode from `wire`; may be `data`
   };
 
+  struct Decode {
+    const std::byte* wire;  ///< [wire_bytes(count)]
+    std::size_t count;
+    void* out;                ///< [count] elements of `type`
+    bool past_cache = false;  ///< a hint: `out` will not be read soon, and may be written past the caches
+  };
+
   /// Elements that were NaN or infinite, or became so for want of range: in our contribution, and in the sum.
   struct NonFinite {
     std::uint64_t contribution = 0;
@@ -65,7 +72,7 @@ class Coder {
   /// lives one block at a time and never reaches memory. The owner's residual counts the rounding to `type` too.
   virtual NonFinite combine(ElementType type, const Combine& job) const = 0;
   /// wire -> out.
-  virtual void decode(ElementType type, const std::byte* wire, std::size_t count, void* out) const = 0;
+  virtual void decode(ElementType type, const Decode& job) const = 0;
 };
 
 }  // namespace tightwire

@@ -7,11 +7,18 @@
 
 namespace tightwire::ucx {
 
+/// Whether frames carry a checksum of their bytes.
+enum class Checksums {
+  automatic,  ///< unless every rank shares memory with every other: there is no wire then, only copies by the kernel
+  always,     ///< if one rank wants them so, all use them
+};
+
 struct Options {
   /// UCX transports to allow, in UCX's own words ("posix,cma,self", "tcp,self"); empty: UCX_TLS or UCX's choice.
   std::string transports;
   /// Network devices to allow ("eth1"); empty: UCX_NET_DEVICES or UCX's choice.
   std::string devices;
+  Checksums checksums = Checksums::automatic;
 };
 
 /// Joins the job and connects to every rank over UCX (shared memory, TCP, what UCX has). Collective: returns on

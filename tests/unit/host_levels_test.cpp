@@ -190,7 +190,7 @@ void check_decode(const Case& c, host::Level level) {
   for (const std::vector<std::byte>& bytes : {sent, any}) {
     Guarded wire(bytes.size(), c.offset(), c.fill()), out(c.buffer_bytes(), c.offset() + 1, c.fill());
     wire.set(bytes);
-    coder(c.codec, level)->decode(c.type, wire.data(), c.count, out.data());
+    coder(c.codec, level)->decode(c.type, {wire.data(), c.count, out.data()});
     expect_same(out.bytes(), to_buffer(c.type, scalar::decode(c.codec, bytes, c.count)), "decoded");
   }
 }

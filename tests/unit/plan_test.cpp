@@ -26,9 +26,7 @@ class SizesOnly final : public Coder {
   bool lossless(ElementType) const noexcept override { return lossless_; }
   std::uint64_t encode(ElementType, const Encode&) const override { throw Error(Errc::unsupported, "sizes only"); }
   NonFinite combine(ElementType, const Combine&) const override { throw Error(Errc::unsupported, "sizes only"); }
-  void decode(ElementType, const std::byte*, std::size_t, void*) const override {
-    throw Error(Errc::unsupported, "sizes only");
-  }
+  void decode(ElementType, const Decode&) const override { throw Error(Errc::unsupported, "sizes only"); }
 
  private:
   std::size_t block_;

@@ -31,6 +31,7 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& opt
     require_available(options);
     connections = std::make_unique<Connections>(options, rendezvous.rank, rendezvous.size);
     self = connections->self();
+    self.wants_checksums = options.checksums == Checksums::always;
   } catch (const Error& error) {
     self.failure = error.code();
     self.failure_text = error.what();

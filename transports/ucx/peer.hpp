@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tightwire/error.hpp>
 
@@ -25,6 +26,7 @@ HostIdentity this_host();
 struct Peer {
   HostIdentity host;
   bool shared_memory = false;  ///< its UCX may use shared memory
+  bool wants_checksums = false;
   std::string worker_address;
   Errc failure = Errc::ok;
   std::string failure_text;
@@ -36,5 +38,8 @@ Peer decode_peer(std::string_view bytes, int rank);
 
 /// True if UCX may connect the two through shared memory.
 bool share_memory(const Peer& a, const Peer& b);
+
+/// True if frames between these ranks carry checksums: every rank decides alike.
+bool use_checksums(const std::vector<Peer>& peers);
 
 }  // namespace tightwire::ucx

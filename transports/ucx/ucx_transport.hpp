@@ -85,6 +85,7 @@ class UcxTransport final : public Transport {
   const int rank_;
   const int size_;
   std::string description_ = "ucx";
+  bool checksums_ = true;  // set before the first frame, never changed
   News news_;
 
   mutable std::mutex mutex_;  // everything below, and every call of UCX

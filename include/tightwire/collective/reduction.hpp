@@ -47,6 +47,8 @@ struct ReductionInput {
 class Reduction {
  public:
   static constexpr std::size_t kDepth = 4;
+  /// Bytes of gradients above which decoded ones are written past the caches: those would not hold them anyway.
+  static constexpr std::size_t kLargestCached = std::size_t{16} << 20;
 
   Reduction(Transport& transport, const BucketPlan& plan, std::span<const PlannedParameter> parameters,
             FrameIdentity identity, float divisor)
@@ -302,8 +304,10 @@ class Reduction {
       statistics_.nonfinite += check(slot, FrameKind::result, owner, result_in(slot, owner), its.payload_bytes);
       for (const Slice& slice : its.slices) {
         const PlannedParameter& parameter = parameters_[slice.parameter];
-        parameter.coder->decode(parameter.type, payload(result_in(slot, owner)) + slice.wire_at, slice.count,
-                                element(slice));
+        parameter.coder->decode(parameter.type, {.wire = payload(result_in(slot, owner)) + slice.wire_at,
+                                                 .count = slice.count,
+                                                 .out = element(slice),
+                                                 .past_cache = plan_.element_bytes > kLargestCached});
       }
     }
   }

@@ -26,7 +26,7 @@ class HostCoder final : public Coder {
   bool lossless(ElementType type) const noexcept override;
   std::uint64_t encode(ElementType type, const Encode& job) const override;
   NonFinite combine(ElementType type, const Combine& job) const override;
-  void decode(ElementType type, const std::byte* wire, std::size_t count, void* out) const override;
+  void decode(ElementType type, const Decode& job) const override;
 
  private:
   C codec_;
@@ -73,8 +73,8 @@ Coder::NonFinite HostCoder<C>::combine(ElementType type, const Combine& job) con
 }
 
 template <BlockCodec C>
-void HostCoder<C>::decode(ElementType type, const std::byte* wire, std::size_t count, void* out) const {
-  host::decode(codec_, level_, type, wire, count, out);
+void HostCoder<C>::decode(ElementType type, const Decode& job) const {
+  host::decode(codec_, level_, type, job);
 }
 
 }  // namespace tightwire

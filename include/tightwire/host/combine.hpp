@@ -69,6 +69,14 @@ class Combine {
     return static_cast<std::byte*>(call_.out) + job_.blocks.begin(b) * element_bytes(Type);
   }
 
+  /// What is read next when this block has been quantized.
+  TIGHTWIRE_INLINE Upcoming upcoming(std::size_t b) const {
+    const std::size_t begin = job_.blocks.begin(b + 3);
+    return {has_own_ ? static_cast<const std::byte*>(call_.data) + begin * element_bytes(Type) : nullptr,
+            element_bytes(Type), advance(call_.sender, begin).before,
+            advance(call_.owner, job_.blocks.begin(b + 2)).before};
+  }
+
   template <int W>
   TIGHTWIRE_INLINE void gather_own(std::size_t b) {
     if (!has_own_) return;
@@ -118,7 +126,7 @@ class Combine {
     if (found.finite) [[likely]] {
       if constexpr (Type == ElementType::f32) {
         return quantize<C, W>(x, count, found.scale,
-                              {codes, owner.after, reinterpret_cast<float*>(out(b)), owner.past_cache});
+                              {codes, owner.after, reinterpret_cast<float*>(out(b)), owner.past_cache}, upcoming(b));
       } else {
         alignas(64) float values[kLargestBlock];
         quantize<C, W>(x, padded(count), found.scale, {nullptr, nullptr, values, false});

@@ -66,7 +66,7 @@ TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[4], float* data) {
   for (int i = 0; i < 4; ++i) x[i].store(data + W * i);
 }
 /// True if `store_difference` may go past the caches there.
-inline bool is_aligned(const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
+inline bool is_aligned(const void* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
 template <int W>
 TIGHTWIRE_INLINE void store_difference(const Lanes<float, W> (&x)[4], const Lanes<float, W> (&y)[4], float* data,
                                        bool past_cache = false) {
@@ -103,5 +103,35 @@ TIGHTWIRE_INLINE float load_one(const std::byte* data, std::size_t at) {
   else
     return detail::from_f16(bits);
 }
+
+/// Memory that the next blocks will be gathered from. Loops ask for it while they compute, so that gathering, which
+/// does nothing but wait for memory, finds it there.
+class Upcoming {
+ public:
+  Upcoming() = default;
+  Upcoming(const std::byte* data, std::size_t element_size, const float* residual, const float* other = nullptr)
+      : data_(address(data)), element_bytes_(element_size), residuals_{address(residual), address(other)} {}
+
+  /// `Count` elements from element `at` on. They may lie past the end of a buffer: a hint harms nothing.
+  template <int Count>
+  TIGHTWIRE_INLINE void ask(std::size_t at) const {
+    if (data_ != 0) prefetch<Count>(data_ + at * element_bytes_);
+    for (const std::uintptr_t residual : residuals_)
+      if (residual != 0) prefetch<Count>(residual + at * sizeof(float));
+  }
+
+ private:
+  static std::uintptr_t address(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
+  template <int Count>
+  TIGHTWIRE_INLINE static void prefetch(std::uintptr_t from) {
+    TIGHTWIRE_UNROLL(4)
+    for (int line = 0; line < Count * 4 / 64; ++line)
+      __builtin_prefetch(reinterpret_cast<const void*>(from + static_cast<std::uintptr_t>(64 * line)));
+  }
+
+  std::uintptr_t data_ = 0;
+  std::size_t element_bytes_ = 0;
+  std::uintptr_t residuals_[2] = {0, 0};
+};
 
 }  // namespace tightwire::host

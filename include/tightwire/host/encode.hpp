@@ -56,7 +56,8 @@ struct Encode {
       std::byte* codes = job.codes + code_bytes(C::bits, begin);
       const float* block = x.of(b, job.blocks.size);
       if (found.finite) [[likely]]
-        quantize<C, W>(block, count, found.scale, {codes, residual.after, nullptr, residual.past_cache});
+        quantize<C, W>(block, count, found.scale, {codes, residual.after, nullptr, residual.past_cache},
+                       upcoming(job, b + 2));
       else
         nonfinite += quantize_nonfinite<C>({block, count, residual, codes, nullptr, ElementType::f32}, found.scale);
     }
@@ -65,6 +66,10 @@ struct Encode {
   }
 
  private:
+  TIGHTWIRE_INLINE static Upcoming upcoming(const Job& job, std::size_t b) {
+    const std::size_t begin = job.blocks.begin(b);
+    return {job.data + begin * element_bytes(Type), element_bytes(Type), advance(job.residual, begin).before};
+  }
   template <int W>
   TIGHTWIRE_INLINE static Found<C> gathered(const Job& job, std::size_t b, TwoBlocks& x) {
     const std::size_t begin = job.blocks.begin(b);

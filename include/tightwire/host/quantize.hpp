@@ -48,14 +48,17 @@ TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale,
 
 /// One block of x under a known scale -> codes, values, residual. x has room for whole groups.
 template <BlockCodec C, int W>
-TIGHTWIRE_INLINE void quantize(const float* x, std::size_t count, typename C::Scale scale, Quantized to) {
+TIGHTWIRE_INLINE void quantize(const float* x, std::size_t count, typename C::Scale scale, Quantized to,
+                               const Upcoming& upcoming = {}) {
   to.past_cache = to.past_cache && is_aligned(to.difference);
   std::size_t i = 0;
-  for (; i + 4 * W <= count; i += 4 * W)
+  for (; i + 4 * W <= count; i += 4 * W) {
+    upcoming.ask<4 * W>(i);
     quantize_group<C, W>(x + i, scale,
                          {to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
                           to.difference != nullptr ? to.difference + i : nullptr,
                           to.values != nullptr ? to.values + i : nullptr, to.past_cache});
+  }
   if (i == count) return;
   Rest codes, difference, values;
   quantize_group<C, W>(x + i, scale, {codes.bytes, difference.floats(), values.floats(), false});

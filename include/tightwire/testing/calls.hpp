@@ -64,7 +64,7 @@ inline EncodeOutput encode(const Coder& coder, ElementType type, std::span<const
 inline std::vector<float> decode(const Coder& coder, ElementType type, std::span<const std::byte> wire,
                                  std::size_t count) {
   std::vector<std::byte> out(count * element_bytes(type), std::byte{0xa5});
-  coder.decode(type, wire.data(), count, out.data());
+  coder.decode(type, {wire.data(), count, out.data()});
   return from_buffer(type, out);
 }
 inline std::vector<float> decode(const Coder& coder, std::span<const std::byte> wire, std::size_t count) {
