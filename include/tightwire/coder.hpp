@@ -29,7 +29,8 @@ class Coder {
     const void* data;  ///< [count] elements of `type`
     Residual residual;
     std::size_t count;
-    std::byte* wire;  ///< [wire_bytes(count)], every byte is written
+    std::byte* wire;          ///< [wire_bytes(count)], every byte is written
+    bool past_cache = false;  ///< a hint: `wire` is next read by another core, and may be written past the caches
   };
   struct Combine {
     std::span<const std::byte* const> sources;  ///< one encoded slice per rank; null at the position of our own
@@ -40,6 +41,7 @@ class Coder {
     float divisor;    ///< number of ranks for the mean, 1 for the sum
     std::byte* wire;  ///< [wire_bytes(count)] the encoded sum; null: the sum goes to `out` unencoded, `owner` is unused
     void* out;        ///< [count] what every rank will decode from `wire`; may be `data`
+    bool past_cache = false;  ///< a hint: `wire` is next read by another core, and may be written past the caches
   };
 
   struct Decode {

@@ -71,6 +71,7 @@ class LocalTransport final : public Transport {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   std::string describe() const override { return "in-process"; }
+  bool shares_memory() const noexcept override { return true; }
 
   void detach(std::span<std::byte> memory) noexcept override {
     withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& half) {

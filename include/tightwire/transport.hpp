@@ -67,6 +67,10 @@ class Transport {
   /// What protects a frame on this transport: a checksum of its payload, or 0 where bytes never leave the process.
   virtual std::uint64_t checksum(std::span<const std::byte> /*payload*/) const noexcept { return 0; }
 
+  /// Whether peers read what is sent from its place, each with a core of its own, so that it is better not left in the
+  /// caches of the sender.
+  virtual bool shares_memory() const noexcept { return false; }
+
   /// A number for the next user of this transport (a Session), so that messages of two users never meet. Users are
   /// made in the same order on every rank.
   std::uint32_t next_channel() noexcept { return channels_.fetch_add(1, std::memory_order_relaxed); }

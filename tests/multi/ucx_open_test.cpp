@@ -54,7 +54,7 @@ TEST(UcxOpen, DescribesTheModeInForce) {
   const std::vector<std::pair<Network, std::string>> cases = {
       {{"", {.transports = "posix,cma,self", .devices = ""}}, "posix cma"},
       {{"", {.transports = "posix,self", .devices = ""}}, "posix"},
-      {{"", {.transports = "tcp,self", .devices = "lo"}}, "tcp"},
+      {{"", {.transports = "tcp,self", .devices = "lo"}}, "tcp, checksums"},
       {{"", {.transports = "posix,cma,tcp,self", .devices = "lo"}}, "posix cma"}};
   for (const auto& [network, expected] : cases)
     expect_silence(run_ranks(3, [&, options = network.options, expected = expected](const Rendezvous& rendezvous) {
@@ -69,7 +69,7 @@ TEST(UcxOpen, ObeysTheEnvironmentWhenNothingIsAsked) {
   expect_silence(run_ranks(2, [](const Rendezvous& rendezvous) {
     setenv("UCX_TLS", "tcp,self", 1);
     setenv("UCX_NET_DEVICES", "lo", 1);
-    require(ucx::open(rendezvous)->describe() == "ucx " + ucx::version() + ": tcp", "UCX_TLS is obeyed");
+    require(ucx::open(rendezvous)->describe() == "ucx " + ucx::version() + ": tcp, checksums", "UCX_TLS is obeyed");
     Rendezvous other = rendezvous;
     other.address += "2";
     require(ucx::open(other, {.transports = "posix,cma,self", .devices = ""})->describe() ==
@@ -236,7 +236,7 @@ TEST(UcxOpen, LeavesSignalsToTheProgram) {
 
 TEST(UcxOpen, ChecksumsTellBytesApartAndAreNeverZero) {
   expect_silence(run_ranks(2, [](const Rendezvous& rendezvous) {
-    const auto transport = ucx::open(rendezvous, networks().front().options);
+    const auto transport = ucx::open(rendezvous, networks().back().options);
     for (const std::size_t bytes : {0UL, 1UL, 100UL, 241UL, 5'000UL, 1UL << 20}) {
       auto data = random_bytes(bytes, bytes);
       const std::uint64_t right = transport->checksum(data);
@@ -255,6 +255,26 @@ TEST(UcxOpen, ChecksumsTellBytesApartAndAreNeverZero) {
       wait(*transport, transport->post(round));
       require(theirs == right, "both ranks compute the same");
     }
+    return 0;
+  }));
+}
+
+TEST(UcxOpen, SharedMemoryHasChecksumsIfOneRankWantsThem) {
+  expect_silence(run_ranks(3, [](const Rendezvous& rendezvous) {
+    ucx::Options options = networks().front().options;
+    const auto has_checksums = [&](const std::string& job) {
+      Rendezvous other = rendezvous;
+      other.address += job;
+      const auto transport = ucx::open(other, options);
+      require(transport->shares_memory(), "all ranks are on this machine");
+      const bool has = transport->checksum(random_bytes(100, 1)) != 0;
+      require(transport->describe() == "ucx " + ucx::version() + ": posix cma" + (has ? ", checksums" : ""),
+              transport->describe());
+      return has;
+    };
+    require(!has_checksums("a"), "there is no wire");
+    if (rendezvous.rank == 1) options.checksums = ucx::Checksums::always;
+    require(has_checksums("b"), "one rank asked");
     return 0;
   }));
 }

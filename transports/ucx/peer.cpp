@@ -128,10 +128,9 @@ bool share_memory(const Peer& a, const Peer& b) {
   return a.shared_memory && b.shared_memory && !a.host.boot_id.empty() && a.host == b.host;
 }
 
-bool use_checksums(const std::vector<Peer>& peers) {
-  // Sharing memory is an equivalence, so the first rank speaks for all pairs.
-  return std::any_of(peers.begin(), peers.end(),
-                     [&](const Peer& peer) { return peer.wants_checksums || !share_memory(peers.front(), peer); });
+bool share_memory(const std::vector<Peer>& peers) {
+  // An equivalence, so the first rank speaks for all pairs.
+  return std::all_of(peers.begin(), peers.end(), [&](const Peer& peer) { return share_memory(peers.front(), peer); });
 }
 
 }  // namespace tightwire::ucx

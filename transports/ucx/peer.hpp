@@ -39,7 +39,7 @@ Peer decode_peer(std::string_view bytes, int rank);
 /// True if UCX may connect the two through shared memory.
 bool share_memory(const Peer& a, const Peer& b);
 
-/// True if frames between these ranks carry checksums: every rank decides alike.
-bool use_checksums(const std::vector<Peer>& peers);
+/// True if every rank shares memory with every other: all ranks decide alike.
+bool share_memory(const std::vector<Peer>& peers);
 
 }  // namespace tightwire::ucx

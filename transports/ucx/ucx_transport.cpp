@@ -37,7 +37,9 @@ UcxTransport::~UcxTransport() {
 }
 
 void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
-  checksums_ = use_checksums(peers);
+  shares_memory_ = share_memory(peers);
+  checksums_ =
+      !shares_memory_ || std::any_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.wants_checksums; });
   {
     const Entry entry(mutex_);
     try {

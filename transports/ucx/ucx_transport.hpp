@@ -40,6 +40,7 @@ class UcxTransport final : public Transport {
   std::string waiting_for(Ticket ticket) const override;
   void abort(std::string_view reason) noexcept override;
   std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override;
+  bool shares_memory() const noexcept override { return shares_memory_; }
 
  private:
   struct Attachment {
@@ -85,7 +86,9 @@ class UcxTransport final : public Transport {
   const int rank_;
   const int size_;
   std::string description_ = "ucx";
-  bool checksums_ = true;  // set before the first frame, never changed
+  // Set before the first frame, never changed.
+  bool shares_memory_ = false;
+  bool checksums_ = true;
   News news_;
 
   mutable std::mutex mutex_;  // everything below, and every call of UCX

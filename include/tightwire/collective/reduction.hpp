@@ -48,6 +48,9 @@ class Reduction {
  public:
   static constexpr std::size_t kDepth = 4;
   /// Bytes of gradients above which decoded ones are written past the caches: those would not hold them anyway.
+  /// Bytes of a frame from which it is written past the caches where ranks share memory: a core takes a line much later
+  /// out of another one's cache than out of memory, and waits again to write it the next time.
+  static constexpr std::size_t kSmallestPastCache = std::size_t{4} << 10;
   static constexpr std::size_t kLargestCached = std::size_t{16} << 20;
 
   Reduction(Transport& transport, const BucketPlan& plan, std::span<const PlannedParameter> parameters,
@@ -140,6 +143,10 @@ class Reduction {
     std::vector<Ticket> sends;
   };
 
+  /// Small frames stay: the core that reads them waits for them, and takes them from this core's cache sooner.
+  bool past_cache(const Share& share) const {
+    return two_shot() && transport_.shares_memory() && share.payload_bytes >= kSmallestPastCache;
+  }
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   const Share& share(const Slot& slot, std::size_t owner) const {
     const Chunk& chunk = plan_.chunks[slot.chunk];
@@ -233,7 +240,8 @@ class Reduction {
       nonfinite += parameter.coder->encode(parameter.type, {.data = element(slice),
                                                             .residual = sender_residual(slice),
                                                             .count = slice.count,
-                                                            .wire = payload(frame) + slice.wire_at});
+                                                            .wire = payload(frame) + slice.wire_at,
+                                                            .past_cache = past_cache(share)});
     }
     frame::seal(transport_, frame, header(slot, FrameKind::contribution, me_, share.payload_bytes, nonfinite));
   }
@@ -284,7 +292,8 @@ class Reduction {
                                                       .count = slice.count,
                                                       .divisor = divisor_,
                                                       .wire = payload(result_out(slot)) + slice.wire_at,
-                                                      .out = element(slice)});
+                                                      .out = element(slice),
+                                                      .past_cache = past_cache(mine)});
         nonfinite += met.contribution + met.result;
       }
       statistics_.nonfinite += nonfinite;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -127,6 +128,9 @@ TIGHTWIRE_INLINE void store_past_cache(const Lanes<float, W>& x, float* to) {
 #include <tightwire/detail/lanes_x86.hpp>
 #else
 namespace tightwire::detail {
+inline void copy_past_cache(const std::byte* from, std::byte* to, int bytes) {
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
 inline void order_stores_past_cache() {}
 }  // namespace tightwire::detail
 #endif

@@ -1,7 +1,7 @@
 #pragma once
 #include <immintrin.h>
 
-#include <cstdint>
+#include <cstddef>
 
 #include <tightwire/detail/lanes.hpp>
 
@@ -30,6 +30,12 @@ inline void store_past_cache(const Lanes<float, 4>& x, float* to) { _mm_stream_p
 TIGHTWIRE_TARGET_AVX2 inline void store_past_cache(const Lanes<float, 8>& x, float* to) { _mm256_stream_ps(to, x.v); }
 TIGHTWIRE_TARGET_AVX512 inline void store_past_cache(const Lanes<float, 16>& x, float* to) {
   _mm512_stream_ps(to, x.v);
+}
+/// A multiple of 16 bytes, to where such a multiple begins.
+inline void copy_past_cache(const std::byte* from, std::byte* to, int bytes) {
+  TIGHTWIRE_UNROLL(16)
+  for (int i = 0; i < bytes; i += 16)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
 }
 inline void order_stores_past_cache() { _mm_sfence(); }
 

@@ -55,7 +55,8 @@ class Combine {
         found = next;
       }
     }
-    if (job.call->sender.past_cache || job.call->owner.past_cache) detail::order_stores_past_cache();
+    if (job.call->sender.past_cache || job.call->owner.past_cache || job.call->past_cache)
+      detail::order_stores_past_cache();
     return combine.met_;
   }
 
@@ -125,13 +126,14 @@ class Combine {
     std::byte* codes = job_.codes + code_bytes(C::bits, begin);
     if (found.finite) [[likely]] {
       if constexpr (Type == ElementType::f32) {
-        return quantize<C, W>(x, count, found.scale,
-                              {codes, owner.after, reinterpret_cast<float*>(out(b)), owner.past_cache}, upcoming(b));
+        return quantize<C, W>(
+            x, count, found.scale,
+            {codes, owner.after, reinterpret_cast<float*>(out(b)), owner.past_cache, call_.past_cache}, upcoming(b));
       } else {
         alignas(64) float values[kLargestBlock];
-        quantize<C, W>(x, padded(count), found.scale, {nullptr, nullptr, values, false});
+        quantize<C, W>(x, padded(count), found.scale, {nullptr, nullptr, values, false, false});
         if (largest_bits<W>(values, count) < overflow_bits(Type)) [[likely]] {
-          quantize<C, W>(x, count, found.scale, {codes, nullptr, nullptr, false});
+          quantize<C, W>(x, count, found.scale, {codes, nullptr, nullptr, false, call_.past_cache});
           round_block<Type, W>(x, values, owner.after, count);
           return store_block<Type, W>(values, out(b), count);
         }

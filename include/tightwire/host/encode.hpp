@@ -36,6 +36,7 @@ struct Encode {
     Residual residual;
     std::byte* params;
     std::byte* codes;
+    bool past_cache;  ///< of codes
     Blocks blocks;
   };
 
@@ -56,12 +57,12 @@ struct Encode {
       std::byte* codes = job.codes + code_bytes(C::bits, begin);
       const float* block = x.of(b, job.blocks.size);
       if (found.finite) [[likely]]
-        quantize<C, W>(block, count, found.scale, {codes, residual.after, nullptr, residual.past_cache},
+        quantize<C, W>(block, count, found.scale, {codes, residual.after, nullptr, residual.past_cache, job.past_cache},
                        upcoming(job, b + 2));
       else
         nonfinite += quantize_nonfinite<C>({block, count, residual, codes, nullptr, ElementType::f32}, found.scale);
     }
-    if (job.residual.past_cache) detail::order_stores_past_cache();
+    if (job.residual.past_cache || job.past_cache) detail::order_stores_past_cache();
     return nonfinite;
   }
 
@@ -89,6 +90,7 @@ std::uint64_t encode(const C& codec, Level level, ElementType type, const Coder:
                                job.residual,
                                job.wire,
                                job.wire + layout(codec, job.count).codes_at,
+                               job.past_cache,
                                {job.count, static_cast<std::size_t>(codec.block)}});
   };
   switch (type) {

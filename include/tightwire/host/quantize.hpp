@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include <tightwire/host/arithmetic.hpp>
@@ -14,8 +15,24 @@ struct Quantized {
   std::byte* codes;
   float* difference;  ///< what decoded values miss of x
   float* values;      ///< decoded
-  bool past_cache;    ///< of `difference`
+  bool difference_past_cache;
+  bool codes_past_cache;
 };
+
+/// Codes of a group -> wire.
+template <int Bits, int W>
+TIGHTWIRE_INLINE void put_codes(const Lanes<int, W> (&codes)[4], std::byte* wire, bool past_cache) {
+  constexpr int kBytes = 4 * W * Bits / 8;
+  if (kBytes % 16 != 0 || !past_cache) {
+    pack<Bits, W>(codes, wire);
+  } else {
+    Rest group;
+    pack<Bits, W>(codes, group.bytes);
+    detail::copy_past_cache(group.bytes, wire, kBytes);
+  }
+}
+/// Encoded slices lie on multiples of 16 bytes, which is enough.
+inline bool codes_aligned(const std::byte* codes) { return reinterpret_cast<std::uintptr_t>(codes) % 16 == 0; }
 
 template <BlockCodec C, int W>
 TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale, const Quantized& to) {
@@ -26,7 +43,7 @@ TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale,
   TIGHTWIRE_UNROLL(4)
   for (int k = 0; k < 4; ++k) encoded[k] = A::encode(x[k], scale);
   if (to.difference != nullptr) {
-    if (to.past_cache) {
+    if (to.difference_past_cache) {
       TIGHTWIRE_UNROLL(4)
       for (int k = 0; k < 4; ++k) store_past_cache(A::difference(x[k], encoded[k], scale), to.difference + W * k);
     } else {
@@ -42,7 +59,7 @@ TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale,
     Lanes<int, W> codes[4];
     TIGHTWIRE_UNROLL(4)
     for (int k = 0; k < 4; ++k) codes[k] = A::codes(encoded[k]);
-    pack<C::bits, W>(codes, to.codes);
+    put_codes<C::bits, W>(codes, to.codes, to.codes_past_cache);
   }
 }
 
@@ -50,18 +67,20 @@ TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale,
 template <BlockCodec C, int W>
 TIGHTWIRE_INLINE void quantize(const float* x, std::size_t count, typename C::Scale scale, Quantized to,
                                const Upcoming& upcoming = {}) {
-  to.past_cache = to.past_cache && is_aligned(to.difference);
+  to.difference_past_cache = to.difference_past_cache && is_aligned(to.difference);
+  to.codes_past_cache = to.codes_past_cache && codes_aligned(to.codes);
   std::size_t i = 0;
   for (; i + 4 * W <= count; i += 4 * W) {
     upcoming.ask<4 * W>(i);
-    quantize_group<C, W>(x + i, scale,
-                         {to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
-                          to.difference != nullptr ? to.difference + i : nullptr,
-                          to.values != nullptr ? to.values + i : nullptr, to.past_cache});
+    quantize_group<C, W>(
+        x + i, scale,
+        {to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
+         to.difference != nullptr ? to.difference + i : nullptr, to.values != nullptr ? to.values + i : nullptr,
+         to.difference_past_cache, to.codes_past_cache});
   }
   if (i == count) return;
   Rest codes, difference, values;
-  quantize_group<C, W>(x + i, scale, {codes.bytes, difference.floats(), values.floats(), false});
+  quantize_group<C, W>(x + i, scale, {codes.bytes, difference.floats(), values.floats(), false, false});
   const std::size_t left = count - i;
   if (to.codes != nullptr) {
     // A last byte with one code of 4 bits has padding of its own.

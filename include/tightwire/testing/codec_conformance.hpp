@@ -61,6 +61,7 @@ TYPED_TEST_P(CodecConformance, FeedbackChangesTheSecondStep) { check_two_steps(t
 TYPED_TEST_P(CodecConformance, CombineEqualsTheReference) { check_combine(this->subject_); }
 TYPED_TEST_P(CodecConformance, CombineInPlace) { check_combine_in_place(this->subject_); }
 TYPED_TEST_P(CodecConformance, NothingIsLostOverManySteps) { check_conservation(this->subject_); }
+TYPED_TEST_P(CodecConformance, HintsChangeNothing) { check_hints(this->subject_); }
 TYPED_TEST_P(CodecConformance, MeansOfHalfPrecisionGradients) { check_half_precision_mean(this->subject_); }
 
 // What is not finite.
@@ -77,7 +78,7 @@ REGISTER_TYPED_TEST_SUITE_P(CodecConformance, WireSizeIsExact, BytesEqualTheRefe
                             ZeroIsExact, EqualElementsAndSingleOutliers, EncodingTheDecodedGivesTheSameBytes,
                             PowersOfTwoScaleExactly, OddSymmetry, TinyBlocksAndFlushToZero,
                             AnyValueUnderAnyScaleHasACode, ResidualIsInputMinusDecoded, FeedbackChangesTheSecondStep,
-                            CombineEqualsTheReference, CombineInPlace, NothingIsLostOverManySteps,
+                            CombineEqualsTheReference, CombineInPlace, NothingIsLostOverManySteps, HintsChangeNothing,
                             MeansOfHalfPrecisionGradients, NonFiniteInput, ScatteredNonFiniteInputIsCounted,
                             LargestValues, OutlierInABfloat16Buffer, NonFiniteContributions, NonFiniteValuesThatMeet,
                             SumOutOfRange);

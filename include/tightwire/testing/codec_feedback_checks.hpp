@@ -209,4 +209,55 @@ inline void check_half_precision_mean(const Subject& subject) {
   for (const float x : mean_of(ElementType::bf16, 8, 0x1p-20f)) ASSERT_NEAR(x, 0x1p-20, tolerance(0x1p-20, 0x1p-28));
 }
 
+/// Hints where to leave bytes do not change them, in buffers that are aligned and in such that are not.
+inline void check_hints(const Subject& subject) {
+  const std::size_t count = 3 * static_cast<std::size_t>(subject.block) + 7;
+  const std::vector<float> x = Random(61).gaussian(count), before = Random(62).gaussian(count, 0.01);
+  for (const host::Level level : levels()) {
+    const auto coder = subject.coder(level);
+    const std::size_t bytes = coder->wire_bytes(count);
+    for (const ElementType type : kElementTypes) {
+      const std::vector<std::byte> data = to_buffer(type, x);
+      const auto run = [&](bool hint, std::size_t shift) {
+        const auto start = [shift](std::vector<std::byte>& memory, std::size_t size) {
+          memory.assign(size + 128, std::byte{0xa5});
+          return memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64 + shift;
+        };
+        std::vector<std::byte> memory[6];
+        std::byte* const wire = start(memory[0], bytes);
+        std::byte* const sum = start(memory[1], bytes);
+        std::byte* const out = start(memory[2], data.size());
+        std::byte* const decoded = start(memory[3], data.size());
+        auto* const sender = reinterpret_cast<float*>(start(memory[4], count * sizeof(float)));
+        auto* const owner = reinterpret_cast<float*>(start(memory[5], count * sizeof(float)));
+        coder->encode(type, {data.data(), {before.data(), sender, hint}, count, wire, hint});
+        const std::vector<float> sent(sender, sender + count);
+        const std::byte* sources[] = {wire, nullptr};
+        coder->combine(type, {sources,
+                              data.data(),
+                              {before.data(), sender, hint},
+                              {before.data(), owner, hint},
+                              count,
+                              2.0f,
+                              sum,
+                              out,
+                              hint});
+        coder->decode(type, {sum, count, decoded, hint});
+        std::vector<std::byte> all(wire, wire + bytes);
+        all.insert(all.end(), sum, sum + bytes);
+        for (const std::byte* part : {out, decoded}) all.insert(all.end(), part, part + data.size());
+        for (const float* part : {sent.data(), static_cast<const float*>(sender), static_cast<const float*>(owner)}) {
+          const auto* from = reinterpret_cast<const std::byte*>(part);
+          all.insert(all.end(), from, from + count * sizeof(float));
+        }
+        return all;
+      };
+      const std::vector<std::byte> expected = run(false, 0);
+      for (const std::size_t shift : {0u, 16u, 20u})
+        EXPECT_TRUE(same_bytes(run(true, shift), expected))
+            << to_string(type) << " " << host::to_string(level) << " shifted by " << shift;
+    }
+  }
+}
+
 }  // namespace tightwire::testing

@@ -144,7 +144,7 @@ inline void check_tiny_blocks(const Subject& subject) {
     {
       const detail::FlushToZero flush;
       coder->encode(ElementType::f32, {x.data(), {}, count, flushed_wire.data()});
-      coder->decode(ElementType::f32, encoded.wire.data(), count, flushed_out.data());
+      coder->decode(ElementType::f32, {encoded.wire.data(), count, flushed_out.data()});
       coder->combine(ElementType::f32, {sources, x.data(), {}, {}, count, 3, sum_wire.data(), flushed_own.data()});
     }
     EXPECT_TRUE(same_bits(flushed_own, decode(*coder, sum_wire, count))) << "owner flushes, others do not";
@@ -161,7 +161,7 @@ inline void check_tiny_blocks(const Subject& subject) {
         std::vector<std::byte> out(count * element_bytes(type));
         {
           const detail::FlushToZero flush;
-          coder->decode(type, wire->data(), count, out.data());
+          coder->decode(type, {wire->data(), count, out.data()});
         }
         EXPECT_TRUE(same_bytes(out, to_buffer(type, expected))) << to_string(type);
       }

@@ -71,7 +71,7 @@ inline void check_encoded_bytes(const Subject& subject) {
         ASSERT_TRUE(same_bytes({memory.data() + kGuard, expected.wire.size()}, expected.wire));
 
         std::vector<std::byte> out(data.size() + 2 * kGuard, std::byte{0x5a});
-        coder->decode(type, expected.wire.data(), count, out.data() + kGuard);
+        coder->decode(type, {expected.wire.data(), count, out.data() + kGuard});
         std::vector<float> decoded = reference->decode(expected.wire, count);
         ASSERT_TRUE(same_bytes({out.data() + kGuard, data.size()}, to_buffer(type, decoded)));
         for (std::size_t i = 0; i < kGuard; ++i) {
@@ -136,7 +136,7 @@ inline void check_unaligned(const Subject& subject) {
         ASSERT_TRUE(same_bytes(wire.bytes(), expected.wire)) << shift;
         ASSERT_TRUE(same_bytes(residual.bytes(), as_bytes(expected.residual))) << shift;
         ExactBytes out(data.size(), (16 - shift) * element_bytes(type));
-        coder->decode(type, wire.data(), count, out.data());
+        coder->decode(type, {wire.data(), count, out.data()});
         ASSERT_TRUE(same_bytes(out.bytes(), to_buffer(type, decode(*coder, expected.wire, count)))) << shift;
       }
     }
@@ -160,8 +160,8 @@ inline void check_decode_is_total(const Subject& subject, int payloads = 100'000
       std::memcpy(wire.data() + i, &bits, 8);
     }
     ExactBytes once(count * element_bytes(type), 0, std::byte{0x00}), twice(once.size(), 0, std::byte{0xff});
-    coder.decode(type, wire.data(), count, once.data());
-    coder.decode(type, wire.data(), count, twice.data());
+    coder.decode(type, {wire.data(), count, once.data()});
+    coder.decode(type, {wire.data(), count, twice.data()});
     ASSERT_TRUE(same_bytes(once.bytes(), twice.bytes())) << "payload " << payload;
     if (payload % 16 != 0) continue;
     // The same holds of a combine: what a peer sent is as foreign there.

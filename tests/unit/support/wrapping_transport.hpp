@@ -28,6 +28,7 @@ class WrappingTransport : public Transport {
   std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override {
     return inner_->checksum(payload);
   }
+  bool shares_memory() const noexcept override { return inner_->shares_memory(); }
 
  protected:
   Transport& inner() const { return *inner_; }
