@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/collective/cache_choice.hpp>
 #include <tightwire/detail/float_environment.hpp>
 #include <tightwire/frame.hpp>
 #include <tightwire/plan.hpp>
@@ -48,8 +49,7 @@ class Reduction {
  public:
   static constexpr std::size_t kDepth = 4;
   /// Bytes of gradients above which decoded ones are written past the caches: those would not hold them anyway.
-  /// Bytes of a frame from which it is written past the caches where ranks share memory: a core takes a line much later
-  /// out of another one's cache than out of memory, and waits again to write it the next time.
+  /// Bytes of a frame from which it may be written past the caches.
   static constexpr std::size_t kSmallestPastCache = std::size_t{4} << 10;
   static constexpr std::size_t kLargestCached = std::size_t{16} << 20;
 
@@ -83,6 +83,7 @@ class Reduction {
     input_ = input;
     next_ = 0;
     finished_chunks_ = 0;
+    began_ = Clock::now();
     statistics_ = {.calls = 1, .gradient_bytes = plan_.element_bytes};
   }
 
@@ -111,7 +112,8 @@ class Reduction {
       }
       if (slot.state == State::draining && sent(slot)) {
         slot.state = State::free;
-        ++finished_chunks_;
+        if (++finished_chunks_ == plan_.chunks.size())
+          cache_choice_.took(std::chrono::duration<double>(Clock::now() - began_).count());
         progressed = true;
       }
     }
@@ -145,7 +147,8 @@ class Reduction {
 
   /// Small frames stay: the core that reads them waits for them, and takes them from this core's cache sooner.
   bool past_cache(const Share& share) const {
-    return two_shot() && transport_.shares_memory() && share.payload_bytes >= kSmallestPastCache;
+    return two_shot() && transport_.shares_memory() && share.payload_bytes >= kSmallestPastCache &&
+           cache_choice_.past_cache();
   }
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   const Share& share(const Slot& slot, std::size_t owner) const {
@@ -373,6 +376,8 @@ class Reduction {
   std::vector<Message> round_;
   std::vector<const std::byte*> sources_;
   ReductionInput input_{};
+  TimePoint began_;
+  CacheChoice cache_choice_;
   std::size_t next_ = 0;
   std::size_t finished_chunks_ = 0;
   Statistics statistics_;
