@@ -100,15 +100,15 @@ class Gradients {
 
   void set(std::size_t p, std::size_t i, float x) {
     switch ((*model_)[p].type) {
-      case ElementType::bf16: return put(p, i, detail::to_bf16(x));
-      case ElementType::f16: return put(p, i, detail::to_f16(x));
+      case ElementType::bf16: return put(p, i, tightwire::detail::to_bf16(x));
+      case ElementType::f16: return put(p, i, tightwire::detail::to_f16(x));
       default: return put(p, i, x);
     }
   }
   float get(std::size_t p, std::size_t i) const {
     switch ((*model_)[p].type) {
-      case ElementType::bf16: return detail::from_bf16(at<std::uint16_t>(p, i));
-      case ElementType::f16: return detail::from_f16(at<std::uint16_t>(p, i));
+      case ElementType::bf16: return tightwire::detail::from_bf16(at<std::uint16_t>(p, i));
+      case ElementType::f16: return tightwire::detail::from_f16(at<std::uint16_t>(p, i));
       default: return at<float>(p, i);
     }
   }

@@ -1,0 +1,148 @@
+// Sessions between processes: the bytes are those of the in-process transport, which are those of the definition
+// (unit/session_same_bits_test.cpp), and faults end all ranks with an error that says why.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include <tightwire/host/builtin.hpp>
+
+#include "ucx_support.hpp"
+#include "unit/support/steps.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+class SessionOverUcx : public ::testing::TestWithParam<Network> {
+ protected:
+  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) {
+    return ucx::open(rendezvous, GetParam().options);
+  }
+
+  /// What `steps` gives over the network is what it gives in process, on every rank.
+  static void expect_same_bits(const Steps& steps, int ranks) {
+    const auto in_process = steps.run(ranks);
+    ASSERT_TRUE(all_equal(in_process));
+    const auto results = run_ranks(ranks, [&](const Rendezvous& rendezvous) {
+      const auto session = sealed_session(open(rendezvous), steps.model, steps.options);
+      Gradients gradients(steps.model);
+      std::vector<std::byte> bytes;
+      for (int step = 0; step < steps.steps; ++step) {
+        gradients.fill_wide(Steps::seed(rendezvous.rank, step), steps.exponents);
+        steps.reduce(*session, gradients);
+        require(session->commit(), "the step counts");
+        require(session->last_step().sent_bytes == wire_bytes(*session), "as many bytes were sent as the plan says");
+        const std::vector<std::byte> now = gradients.bytes();
+        bytes.insert(bytes.end(), now.begin(), now.end());
+      }
+      require(bytes == in_process[0], "the bytes are those of the in-process transport");
+      return 0;
+    });
+    EXPECT_EQ(complaints(results), "");
+  }
+
+  static std::size_t wire_bytes(const Session& session) {
+    std::size_t bytes = 0;
+    for (BucketId id = 0; id < session.buckets(); ++id) bytes += session.bucket_plan(id).wire_bytes(session.rank());
+    return bytes;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Networks, SessionOverUcx, ::testing::ValuesIn(networks()),
+                         [](const auto& parameter) { return parameter.param.name; });
+
+TEST_P(SessionOverUcx, SameBitsOfEveryCodecAndSize) {
+  std::mt19937 random(11);
+  for (const int ranks : {2, 3, 4, 7}) {
+    Steps steps{.steps = 2};
+    for (const Codec& codec : {Codec{}, Codec{Bf16{}}, Codec{Fp16{}}, Codec{Int8{}}, Codec{Int4{}}})
+      for (const int most : {10, 1'000, 30'000}) {
+        const auto count = static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
+        steps.model.push_back({codec.spec() + " of " + std::to_string(count), {count}, ElementType::f32, codec});
+      }
+    for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot})
+      for (const std::size_t share : {std::size_t{700}, std::size_t{1} << 16}) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(algorithm) + ", share " + std::to_string(share));
+        steps.options.plan.algorithm = algorithm;
+        steps.options.plan.share_elements = share;
+        expect_same_bits(steps, ranks);
+      }
+  }
+}
+
+TEST_P(SessionOverUcx, SameBitsOfTensorsLargerThanAllBuffers) {
+  for (const int ranks : {2, 3})
+    for (const Codec& codec : {Codec{}, Codec{Int8{}}, Codec{Int4{}}}) {
+      SCOPED_TRACE(codec.spec() + " on " + std::to_string(ranks));
+      expect_same_bits({.model = {{"large", {1'000'003}, ElementType::f32, codec}}, .steps = 2}, ranks);
+    }
+}
+
+TEST_P(SessionOverUcx, SameBitsOfBucketsInAnyOrder) {
+  Steps steps{.steps = 5, .reduce = in_random_order(3)};
+  steps.options.bucket_bytes = 4'000;
+  for (const int ranks : {2, 4}) expect_same_bits(steps, ranks);
+}
+
+/// The error that ends the training.
+template <class Body>
+Error error_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  throw std::runtime_error("no error was thrown");
+}
+
+TEST_P(SessionOverUcx, KilledRankIsNamedToTheOthers) {
+  for (const int victim : {0, 2}) {
+    const auto results = run_ranks(3, [&](const Rendezvous& rendezvous) {
+      const auto session = sealed_session(open(rendezvous), {{"large", {1'000'003}, ElementType::f32, Int8{}}});
+      Gradients gradients({{"large", {1'000'003}, ElementType::f32, Int8{}}});
+      TimePoint began;
+      const Error error = error_of([&] {
+        for (int step = 0;; ++step) {
+          if (step == 3 && rendezvous.rank == victim) raise(SIGKILL);
+          began = Clock::now();
+          session->all_reduce(gradients.pointers());
+          session->commit();
+        }
+      });
+      require(error.code() == Errc::peer_lost, error.what());
+      const std::string name = "rank " + std::to_string(victim) + " lost";
+      require(std::string(error.what()).find(name) != std::string::npos, name + ", not: " + error.what());
+      require(Clock::now() - began < std::chrono::seconds(5), "soon, not at the deadline of a minute");
+      require(error_of([&] { session->all_reduce(gradients.pointers()); }).code() == Errc::peer_lost, "it stays lost");
+      return 0;
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      const RankResult& result = results[static_cast<std::size_t>(rank)];
+      if (rank == victim)
+        EXPECT_EQ(result.signal, SIGKILL);
+      else
+        EXPECT_EQ(result.exit_status, 0) << result.text;
+    }
+  }
+}
+
+TEST_P(SessionOverUcx, RanksThatDisagreeAllHearBothValues) {
+  for (const int odd : {0, 2}) {
+    const auto results = run_ranks(3, [&](const Rendezvous& rendezvous) {
+      Model model = mixed_model();
+      if (rendezvous.rank == odd) model[3].codec = Int8{.block = 128};
+      const auto transport = open(rendezvous);
+      const Error error = error_of([&] { sealed_session(transport, model); });
+      require(error.code() == Errc::mismatch, error.what());
+      for (const char* value : {"int8:block=256", "int8:block=128"})
+        require(std::string(error.what()).find(value) != std::string::npos,
+                std::string(value) + " in: " + error.what());
+      return 0;
+    });
+    EXPECT_EQ(complaints(results), "");
+  }
+}
+
+}  // namespace
+}  // namespace tightwire::testing
