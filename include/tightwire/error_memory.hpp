@@ -19,6 +19,10 @@ class ErrorMemory {
  public:
   using Region = std::size_t;
 
+  /// Bytes of one copy up to which residuals may still be in cache at the next step. Above them a second copy is
+  /// written past the caches.
+  static constexpr std::size_t kLargestCached = std::size_t{4} << 20;
+
   /// Adds a region before `allocate`.
   Region add(std::size_t count) {
     if (count != 0) elements_ += kSkew;
@@ -71,8 +75,6 @@ class ErrorMemory {
   /// and write several such rows at once miss the caches, and the open rows of the memory, half as fast again.
   static constexpr std::size_t kSkew = 17 * 16;
   static constexpr std::size_t kPage = 4096 / sizeof(float);
-  /// Bytes of one copy up to which residuals may still be in cache at the next step.
-  static constexpr std::size_t kLargestCached = std::size_t{4} << 20;
 
   struct Entry {
     std::size_t at;
