@@ -64,7 +64,8 @@ class Transport {
 
   /// Gives up: every rank that waits on this one, now or later, gets Error(peer_lost) with `reason` at once.
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// What protects a frame on this transport: a checksum of its payload, or 0 where bytes never leave the process.
+  /// What protects a frame on this transport: a checksum of its bytes, or 0 where there is no wire to protect it from.
+  /// The same for all ranks.
   virtual std::uint64_t checksum(std::span<const std::byte> /*payload*/) const noexcept { return 0; }
 
   /// Whether peers read what is sent from its place, each with a core of its own, so that it is better not left in the

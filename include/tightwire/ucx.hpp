@@ -9,7 +9,7 @@ namespace tightwire::ucx {
 
 /// Whether frames carry a checksum of their bytes.
 enum class Checksums {
-  automatic,  ///< unless every rank shares memory with every other: there is no wire then, only copies by the kernel
+  automatic,  ///< unless UCX reaches every rank from every other through memory alone, where there is no wire
   always,     ///< if one rank wants them so, all use them
 };
 

@@ -259,6 +259,18 @@ TEST(UcxOpen, ChecksumsTellBytesApartAndAreNeverZero) {
   }));
 }
 
+TEST(UcxOpen, ChecksumsFollowWhatUcxReallyUses) {
+  // Both may share memory, but not by the same means, so UCX takes TCP.
+  expect_silence(run_ranks(2, [](const Rendezvous& rendezvous) {
+    const auto transport =
+        ucx::open(rendezvous, {.transports = rendezvous.rank == 0 ? "posix,tcp,self" : "sysv,tcp,self", .devices = ""});
+    require(!transport->shares_memory(), transport->describe());
+    require(transport->describe() == "ucx " + ucx::version() + ": tcp, checksums", transport->describe());
+    require(transport->checksum({}) != 0, "there is a wire");
+    return 0;
+  }));
+}
+
 TEST(UcxOpen, SharedMemoryHasChecksumsIfOneRankWantsThem) {
   expect_silence(run_ranks(3, [](const Rendezvous& rendezvous) {
     ucx::Options options = networks().front().options;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <random>
@@ -298,6 +299,22 @@ TEST_P(HostLevels, AwkwardValues) {
             check_all({{GetParam(), block}, type, 5 * block + 9 + variant % 3 * 1024, pattern, seed++});
             if (HasFailure()) return;
           }
+  }
+}
+
+// What takes no arithmetic does not depend on the mode of the processor: not in a short last group either.
+TEST(HostModes, ExactElementsThatAreSubnormalPassWhereTheProcessorFlushesThem) {
+  const std::vector<float> x(70, 0x1p-130f);
+  for (const host::Level level : levels()) {
+    const HostCoder<Dense> dense({}, level);
+    std::vector<std::byte> wire(dense.wire_bytes(x.size()));
+    std::vector<float> out(x.size());
+    {
+      const detail::FlushToZero flush;
+      dense.encode(ElementType::f32, {x.data(), {}, x.size(), wire.data()});
+      dense.decode(ElementType::f32, {wire.data(), x.size(), out.data()});
+    }
+    EXPECT_EQ(std::memcmp(out.data(), x.data(), x.size() * sizeof(float)), 0) << to_string(level);
   }
 }
 

@@ -8,9 +8,11 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tightwire/collective/reduction.hpp>
+#include <tightwire/error_memory.hpp>
 #include <tightwire/host/builtin.hpp>
 
 #include "support/model.hpp"
@@ -187,6 +189,69 @@ TEST(Reduction, APeerThatIsAheadOverwritesNothing) {
       }
     });
   }
+}
+
+/// Remembers which hints it was given, and does nothing with them.
+class HintRecorder final : public Coder {
+ public:
+  struct Hints {
+    bool sender = false, owner = false, encoded = false, combined = false, decoded = false;
+    bool operator==(const Hints&) const = default;
+  };
+  HintRecorder(std::shared_ptr<const Coder> inner, Hints& hints) : inner_(std::move(inner)), hints_(hints) {}
+
+  std::string spec() const override { return inner_->spec(); }
+  std::size_t block() const noexcept override { return inner_->block(); }
+  std::size_t wire_bytes(std::size_t count) const noexcept override { return inner_->wire_bytes(count); }
+  bool lossless(ElementType type) const noexcept override { return inner_->lossless(type); }
+  std::uint64_t encode(ElementType type, const Encode& job) const override {
+    hints_.sender = hints_.sender || job.residual.past_cache;
+    hints_.encoded = hints_.encoded || job.past_cache;
+    return inner_->encode(type, job);
+  }
+  NonFinite combine(ElementType type, const Combine& job) const override {
+    hints_.sender = hints_.sender || job.sender.past_cache;
+    hints_.owner = hints_.owner || job.owner.past_cache;
+    hints_.combined = hints_.combined || job.past_cache;
+    return inner_->combine(type, job);
+  }
+  void decode(ElementType type, const Decode& job) const override {
+    hints_.decoded = hints_.decoded || job.past_cache;
+    inner_->decode(type, job);
+  }
+
+ private:
+  std::shared_ptr<const Coder> inner_;
+  Hints& hints_;
+};
+
+TEST(Reduction, HintsReachTheCoderForWhatIsLargeAlone) {
+  using Hints = HintRecorder::Hints;
+  for (const auto& [count, expected] :
+       {std::pair{std::size_t{5'000'000}, Hints{true, true, true, true, true}}, std::pair{std::size_t{2'000}, Hints{}}})
+    run_all(2, [&, count = count, expected = expected](const std::shared_ptr<Transport>& transport) {
+      Hints hints;
+      const std::vector<PlannedParameter> parameters = {
+          {count, ElementType::f32, std::make_shared<HintRecorder>(Codec{Int8{}}.coder(ElementType::f32), hints)}};
+      const BucketPlan plan = make_plan(parameters, 2, {.algorithm = Algorithm::two_shot});
+      Reduction reduction(*transport, plan, parameters, {.fingerprint = 42, .channel = 3, .bucket = 5}, 2.0f);
+      ErrorMemory memory;
+      const auto sender = memory.add(count);
+      const auto owner = memory.add(plan.owned[static_cast<std::size_t>(transport->rank())]);
+      memory.allocate(true);
+      std::vector<float> data(count, 0.5f);
+      void* pointer = data.data();
+      const Residual senders = memory.open(sender);
+      reduction.begin({.data = {&pointer, 1},
+                       .senders = {&senders, 1},
+                       .owner = memory.open(owner),
+                       .step = 0,
+                       .rollbacks = 0,
+                       .sequence = 0});
+      while (!reduction.finished())
+        if (!reduction.advance()) transport->idle(Clock::now() + std::chrono::seconds(20));
+      EXPECT_EQ(hints, expected) << count;
+    });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
@@ -78,6 +79,12 @@ std::string Connections::describe() const {
   std::string text;
   for (const auto& [lanes, peers] : peers_by_lanes) text += (text.empty() ? "" : "; ") + lanes + " to ranks " + peers;
   return text;
+}
+
+bool Connections::only_memory() const {
+  return std::all_of(endpoints_.begin(), endpoints_.end(), [](const Endpoint& endpoint) {
+    return endpoint.handle == nullptr || only_shared_memory(lanes(endpoint.handle));
+  });
 }
 
 bool Connections::finish(void* request, TimePoint until, const std::function<bool()>& is_over) noexcept {

@@ -43,6 +43,8 @@ class Connections {
 
   /// "posix cma", or by peer where they differ: "posix cma to ranks 1; tcp to ranks 2, 3".
   std::string describe() const;
+  /// True if every endpoint goes through memory of this machine alone, as UCX has connected it.
+  bool only_memory() const;
 
   /// Makes progress until everything sent has left, `until` or `is_over`. True if everything left.
   bool flush(TimePoint until, const std::function<bool()>& is_over);

@@ -129,6 +129,16 @@ std::string lanes(ucp_ep_h endpoint) {
   return transport_names(found);
 }
 
+bool only_shared_memory(std::string_view lanes) {
+  bool all = !lanes.empty();
+  for (std::size_t begin = 0; begin < lanes.size();) {
+    const std::size_t end = std::min(lanes.find(' ', begin), lanes.size());
+    all = all && lists(kSharedMemory, lanes.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return all;
+}
+
 void require_available(const Options& options) {
   if (options.transports.empty() && options.devices.empty()) return;
   const std::vector<Resource> available = all_resources();

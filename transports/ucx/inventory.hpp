@@ -2,6 +2,7 @@
 #include <ucp/api/ucp.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tightwire/ucx.hpp>
@@ -28,6 +29,9 @@ bool has_shared_memory(const std::vector<Resource>& resources);
 
 /// The transports an endpoint really uses: "posix cma". Empty while it is not connected.
 std::string lanes(ucp_ep_h endpoint);
+
+/// True if these lanes, some at least, all move bytes through memory of one machine.
+bool only_shared_memory(std::string_view lanes);
 
 /// Throws Error(unsupported) naming the first transport or device in `options` that this machine lacks. UCX itself
 /// would print a warning and go on without it.

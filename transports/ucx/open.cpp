@@ -31,7 +31,6 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& opt
     require_available(options);
     connections = std::make_unique<Connections>(options, rendezvous.rank, rendezvous.size);
     self = connections->self();
-    self.wants_checksums = options.checksums == Checksums::always;
   } catch (const Error& error) {
     self.failure = error.code();
     self.failure_text = error.what();
@@ -39,7 +38,7 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& opt
   auto membership = Membership::join(rendezvous, encode(self));
   const std::vector<Peer> peers = decode_peers(membership->blobs());
   auto transport = std::make_unique<UcxTransport>(std::move(membership), std::move(connections), rendezvous.timeout);
-  transport->connect(peers, until);
+  transport->connect(peers, options.checksums, until);
   return transport;
 }
 

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -14,7 +13,7 @@
 namespace tightwire::ucx {
 namespace {
 
-constexpr std::string_view kMagic = "tightwire-ucx-2";
+constexpr std::string_view kMagic = "tightwire-ucx-1";
 
 void put(std::string& out, std::uint64_t value) {
   for (int byte = 0; byte < 8; ++byte) out.push_back(static_cast<char>(value >> (8 * byte)));
@@ -95,7 +94,6 @@ std::string encode(const Peer& peer) {
   put(out, peer.host.shm_inode);
   put(out, peer.host.rights);
   put(out, std::uint64_t{peer.shared_memory});
-  put(out, std::uint64_t{peer.wants_checksums});
   put(out, peer.worker_address);
   put(out, static_cast<std::uint64_t>(peer.failure));
   put(out, peer.failure_text);
@@ -113,7 +111,6 @@ Peer decode_peer(std::string_view bytes, int rank) {
   peer.host.shm_inode = reader.number();
   peer.host.rights = reader.text();
   peer.shared_memory = reader.number() != 0;
-  peer.wants_checksums = reader.number() != 0;
   peer.worker_address = reader.text();
   const std::uint64_t failure = reader.number();
   if (failure > static_cast<std::uint64_t>(Errc::internal)) reader.refuse();
@@ -126,11 +123,6 @@ Peer decode_peer(std::string_view bytes, int rank) {
 
 bool share_memory(const Peer& a, const Peer& b) {
   return a.shared_memory && b.shared_memory && !a.host.boot_id.empty() && a.host == b.host;
-}
-
-bool share_memory(const std::vector<Peer>& peers) {
-  // An equivalence, so the first rank speaks for all pairs.
-  return std::all_of(peers.begin(), peers.end(), [&](const Peer& peer) { return share_memory(peers.front(), peer); });
 }
 
 }  // namespace tightwire::ucx

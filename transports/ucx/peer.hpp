@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <tightwire/error.hpp>
 
@@ -26,7 +25,6 @@ HostIdentity this_host();
 struct Peer {
   HostIdentity host;
   bool shared_memory = false;  ///< its UCX may use shared memory
-  bool wants_checksums = false;
   std::string worker_address;
   Errc failure = Errc::ok;
   std::string failure_text;
@@ -38,8 +36,5 @@ Peer decode_peer(std::string_view bytes, int rank);
 
 /// True if UCX may connect the two through shared memory.
 bool share_memory(const Peer& a, const Peer& b);
-
-/// True if every rank shares memory with every other: all ranks decide alike.
-bool share_memory(const std::vector<Peer>& peers);
 
 }  // namespace tightwire::ucx

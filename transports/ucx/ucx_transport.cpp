@@ -18,6 +18,10 @@ constexpr std::chrono::milliseconds kReasonGrace{100};
 
 constexpr std::uint64_t kHello = 0x7477'7563'7821'0001;  ///< first word between two ranks: also the byte order
 
+/// Second word.
+constexpr std::uint64_t kOnlyMemory = 1;      ///< all connections of this rank go through memory
+constexpr std::uint64_t kWantsChecksums = 2;  ///< whatever they go through
+
 }  // namespace
 
 UcxTransport::UcxTransport(std::unique_ptr<Membership> membership, std::unique_ptr<Connections> connections,
@@ -36,32 +40,20 @@ UcxTransport::~UcxTransport() {
   }
 }
 
-void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
-  shares_memory_ = share_memory(peers);
-  checksums_ =
-      !shares_memory_ || std::any_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.wants_checksums; });
-  {
-    const Entry entry(mutex_);
-    try {
-      connections_->connect(peers);
-    } catch (const Error& error) {
-      fail(error.code(), error.what(), false);
-    }
-  }
-  std::vector<std::uint64_t> heard(peers.size());
-  std::uint64_t word = kHello;
+std::vector<std::uint64_t> UcxTransport::exchange(std::uint64_t word, TimePoint until) {
+  std::vector<std::uint64_t> heard(static_cast<std::size_t>(size_), word);
   std::vector<Message> round;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const auto exchange = [&](Message::Kind kind, std::uint64_t& place) {
+    const auto add = [&](Message::Kind kind, std::uint64_t& place) {
       round.push_back({.kind = kind,
                        .peer = peer,
                        .tag = (std::uint64_t{1} << kTagBits) - 1,
                        .data = reinterpret_cast<std::byte*>(&place),
                        .bytes = sizeof(place)});
     };
-    exchange(Message::Kind::receive, heard[static_cast<std::size_t>(peer)]);
-    exchange(Message::Kind::send, word);
+    add(Message::Kind::receive, heard[static_cast<std::size_t>(peer)]);
+    add(Message::Kind::send, word);
   }
   const Ticket ticket = post(round);
   while (!done(ticket)) {
@@ -73,10 +65,34 @@ void UcxTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
     }
     idle(until);
   }
+  return heard;
+}
+
+void UcxTransport::connect(const std::vector<Peer>& peers, Checksums checksums, TimePoint until) {
+  {
+    const Entry entry(mutex_);
+    try {
+      connections_->connect(peers);
+    } catch (const Error& error) {
+      fail(error.code(), error.what(), false);
+    }
+  }
+  const std::vector<std::uint64_t> greetings = exchange(kHello, until);
+  {
+    const Entry entry(mutex_);
+    for (std::size_t peer = 0; peer < greetings.size(); ++peer)
+      if (greetings[peer] != kHello)
+        fail(Errc::corrupt, "rank " + std::to_string(peer) + " greeted with something else than tightwire's word",
+             false);
+  }
+  // What UCX really uses is known only now, and each rank knows it of its own connections.
+  const std::uint64_t own =
+      (connections_->only_memory() ? kOnlyMemory : 0) | (checksums == Checksums::always ? kWantsChecksums : 0);
+  const std::vector<std::uint64_t> words = exchange(own, until);
+  shares_memory_ = std::all_of(words.begin(), words.end(), [](auto word) { return (word & kOnlyMemory) != 0; });
+  checksums_ = !shares_memory_ ||
+               std::any_of(words.begin(), words.end(), [](auto word) { return (word & kWantsChecksums) != 0; });
   const Entry entry(mutex_);
-  for (std::size_t peer = 0; peer < heard.size(); ++peer)
-    if (static_cast<int>(peer) != rank_ && heard[peer] != kHello)
-      fail(Errc::corrupt, "rank " + std::to_string(peer) + " greeted with something else than tightwire's word", false);
   description_ = "ucx " + version() + ": " + connections_->describe() + (checksums_ ? ", checksums" : "");
 }
 

@@ -8,6 +8,7 @@
 
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/transport.hpp>
+#include <tightwire/ucx.hpp>
 
 #include "connections.hpp"
 #include "log_capture.hpp"
@@ -26,7 +27,7 @@ class UcxTransport final : public Transport {
 
   /// Makes the endpoints and exchanges a word with every peer over them, so that no later call connects lazily.
   /// Throws Error(timeout) listing who did not answer.
-  void connect(const std::vector<Peer>& peers, TimePoint until);
+  void connect(const std::vector<Peer>& peers, Checksums checksums, TimePoint until);
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
@@ -63,6 +64,8 @@ class UcxTransport final : public Transport {
     LogCapture capture_;
   };
 
+  /// Sends a word to every peer and returns theirs, in order of rank, our own among them.
+  std::vector<std::uint64_t> exchange(std::uint64_t word, TimePoint until);
   void require_valid(std::span<const Message> round) const;
   void send(Request& request, const Message& message);
   void receive(Request& request, const Message& message);

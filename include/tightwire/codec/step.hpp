@@ -25,8 +25,9 @@ TIGHTWIRE_HD constexpr std::uint16_t step_bits(float largest_element, float top)
   return static_cast<std::uint16_t>(rounded > largest ? largest : rounded);
 }
 
-/// The codes of a codec whose `code` and `value` are `step_code` and `step_value`. A codec that says so, in a member
-/// `range`, is run by loops that know these two, in fewer instructions and with the same results.
+/// The codes of a codec whose scales come from `step_scale`, and whose `code` and `value` are `step_code` and
+/// `step_value`. A codec that says so, in a member `range`, is run by loops that know these, in fewer instructions and
+/// with the same results, since a code of up to 16 bits times a bf16 step is exact.
 struct StepRange {
   float low;
   float high;

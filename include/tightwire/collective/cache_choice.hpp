@@ -28,7 +28,7 @@ class CacheChoice {
  private:
   static constexpr std::uint32_t kTrials = 8;
   static constexpr std::uint32_t kPeriod = 512;
-  /// By how much the other way must be slower.
+  /// By how much writing past the caches may be slower and is taken all the same.
   static constexpr double kClearly = 1.02;
   static constexpr std::array<double, 2> kNone = {std::numeric_limits<double>::infinity(),
                                                   std::numeric_limits<double>::infinity()};

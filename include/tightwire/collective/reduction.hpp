@@ -48,9 +48,9 @@ struct ReductionInput {
 class Reduction {
  public:
   static constexpr std::size_t kDepth = 4;
-  /// Bytes of gradients above which decoded ones are written past the caches: those would not hold them anyway.
   /// Bytes of a frame from which it may be written past the caches.
   static constexpr std::size_t kSmallestPastCache = std::size_t{4} << 10;
+  /// Bytes of gradients above which decoded ones are written past the caches, which would not hold them anyway.
   static constexpr std::size_t kLargestCached = std::size_t{16} << 20;
 
   Reduction(Transport& transport, const BucketPlan& plan, std::span<const PlannedParameter> parameters,
@@ -177,7 +177,7 @@ class Reduction {
     return parameter.coder->lossless(parameter.type) ? Residual{} : advanced(input_.owner, slice.error_at);
   }
   static Residual advanced(Residual residual, std::size_t by) {
-    return residual ? Residual{residual.before + by, residual.after + by} : residual;
+    return residual ? Residual{residual.before + by, residual.after + by, residual.past_cache} : residual;
   }
 
   FrameHeader header(const Slot& slot, FrameKind kind, std::size_t sender, std::size_t payload_bytes,

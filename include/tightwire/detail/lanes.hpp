@@ -105,16 +105,15 @@ TIGHTWIRE_INLINE T largest_lane(const Lanes<T, 16>& x) {
                                Lanes<T, 8>::of(__builtin_shufflevector(x.v, x.v, 8, 9, 10, 11, 12, 13, 14, 15))));
 }
 
-/// x - a * b, of products that fp32 holds exactly, so that rounding once is the same as rounding twice.
+/// x -= a * b, of products that fp32 holds exactly, so that rounding once is the same as rounding twice.
 template <int W>
-TIGHTWIRE_INLINE Lanes<float, W> minus_exact_product(const Lanes<float, W>& x, const Lanes<float, W>& a,
-                                                     const Lanes<float, W>& b) {
-  return x - a * b;
+TIGHTWIRE_INLINE void subtract_exact_product(Lanes<float, W>& x, const Lanes<float, W>& a, const Lanes<float, W>& b) {
+  x = x - a * b;
 }
-/// x of which no magnitude is above `limit`; something within where x is NaN.
+/// Lets no magnitude in x be above `limit`. Something within where x is NaN.
 template <int W>
-TIGHTWIRE_INLINE Lanes<float, W> clamp_magnitude(const Lanes<float, W>& x, const Lanes<float, W>& limit) {
-  return greatest(least(x, limit), Lanes<float, W>(0.0f) - limit);
+TIGHTWIRE_INLINE void clamp_magnitude(Lanes<float, W>& x, const Lanes<float, W>& limit) {
+  x = greatest(least(x, limit), Lanes<float, W>(0.0f) - limit);
 }
 /// Stores without reading the line first and without keeping it in cache. `to` is aligned to the lanes.
 template <int W>

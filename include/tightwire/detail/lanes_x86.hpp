@@ -6,24 +6,22 @@
 #include <tightwire/detail/lanes.hpp>
 
 // What x86 has single instructions for, and no compiler finds. As in pack_x86.hpp these have a target and are no
-// always_inline.
+// always_inline, and return nothing: how a wide vector is returned depends on the flags of the file in clang.
 
 namespace tightwire::detail {
 
-TIGHTWIRE_TARGET_AVX2 inline Lanes<float, 8> minus_exact_product(const Lanes<float, 8>& x, const Lanes<float, 8>& a,
-                                                                 const Lanes<float, 8>& b) {
-  return Lanes<float, 8>::of(_mm256_fnmadd_ps(a.v, b.v, x.v));
+TIGHTWIRE_TARGET_AVX2 inline void subtract_exact_product(Lanes<float, 8>& x, const Lanes<float, 8>& a,
+                                                         const Lanes<float, 8>& b) {
+  x.v = _mm256_fnmadd_ps(a.v, b.v, x.v);
 }
-TIGHTWIRE_TARGET_AVX512 inline Lanes<float, 16> minus_exact_product(const Lanes<float, 16>& x,
-                                                                    const Lanes<float, 16>& a,
-                                                                    const Lanes<float, 16>& b) {
-  return Lanes<float, 16>::of(_mm512_fnmadd_ps(a.v, b.v, x.v));
+TIGHTWIRE_TARGET_AVX512 inline void subtract_exact_product(Lanes<float, 16>& x, const Lanes<float, 16>& a,
+                                                           const Lanes<float, 16>& b) {
+  x.v = _mm512_fnmadd_ps(a.v, b.v, x.v);
 }
 
-TIGHTWIRE_TARGET_AVX512 inline Lanes<float, 16> clamp_magnitude(const Lanes<float, 16>& x,
-                                                                const Lanes<float, 16>& limit) {
+TIGHTWIRE_TARGET_AVX512 inline void clamp_magnitude(Lanes<float, 16>& x, const Lanes<float, 16>& limit) {
   // The lesser magnitude, with the sign of x.
-  return Lanes<float, 16>::of(_mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02));
+  x.v = _mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02);
 }
 
 inline void store_past_cache(const Lanes<float, 4>& x, float* to) { _mm_stream_ps(to, x.v); }

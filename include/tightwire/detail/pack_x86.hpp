@@ -10,8 +10,9 @@
 // factor of four. SSE2 and AVX2 pack with saturation: codes of 8 and 4 bits must be in range, [-128, 127] and [-8, 7].
 //
 // These functions have a target and are no always_inline, since their callers get theirs only by being inlined
-// themselves. Arguments go by reference, so that a call that does stay one is the same under every instruction set. The
-// forms with a mask of ones are the plain instructions without g++ 12's false warning of something uninitialized.
+// themselves. Arguments and results go by reference, so that a call that does stay one is the same under every
+// instruction set. The forms with a mask of ones are the plain instructions without g++ 12's false warning of something
+// uninitialized.
 
 namespace tightwire::detail {
 
@@ -61,16 +62,19 @@ inline void widen_from_16(const std::byte* from, FourLanes<4>& x) {
   }
 }
 
-TIGHTWIRE_TARGET_AVX2 inline __m256i pack_bytes(const FourLanes<8>& x) {
+TIGHTWIRE_TARGET_AVX2 inline void pack_bytes(const FourLanes<8>& x, __m256i& packed) {
   const __m256i low = _mm256_packs_epi32((__m256i)x[0].v, (__m256i)x[1].v);
   const __m256i bytes = _mm256_packs_epi16(low, _mm256_packs_epi32((__m256i)x[2].v, (__m256i)x[3].v));
-  return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  packed = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 TIGHTWIRE_TARGET_AVX2 inline void narrow_to_8(const FourLanes<8>& x, std::byte* to) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), pack_bytes(x));
+  __m256i bytes;
+  pack_bytes(x, bytes);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
 TIGHTWIRE_TARGET_AVX2 inline void narrow_to_4(const FourLanes<8>& x, std::byte* to) {
-  const __m256i bytes = pack_bytes(x);
+  __m256i bytes;
+  pack_bytes(x, bytes);
   const __m256i pairs = _mm256_or_si256(_mm256_and_si256(bytes, _mm256_set1_epi16(0x0f)),
                                         _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi16(0xf0)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
@@ -113,20 +117,22 @@ inline constexpr bool packs_low_bits<8, 16> = true;
 template <>
 inline constexpr bool packs_low_bits<4, 16> = true;
 /// The low 16 bits of 32 integers.
-TIGHTWIRE_TARGET_AVX512 inline __m512i pack_words(const Lanes<int, 16>& a, const Lanes<int, 16>& b) {
+TIGHTWIRE_TARGET_AVX512 inline void pack_words(const Lanes<int, 16>& a, const Lanes<int, 16>& b, __m512i& packed) {
   const __m512i low_words = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,  //
                                              30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-  return _mm512_permutex2var_epi16((__m512i)a.v, low_words, (__m512i)b.v);
+  packed = _mm512_permutex2var_epi16((__m512i)a.v, low_words, (__m512i)b.v);
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_8(const FourLanes<16>& x, std::byte* to) {
   TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
-    const __m512i words = pack_words(x[2 * i], x[2 * i + 1]);
+    __m512i words;
+    pack_words(x[2 * i], x[2 * i + 1], words);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm512_maskz_cvtepi16_epi8(0xffffffff, words));
   }
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_4(const FourLanes<16>& x, std::byte* to) {
   TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
-    const __m512i words = pack_words(x[2 * i], x[2 * i + 1]);
+    __m512i words;
+    pack_words(x[2 * i], x[2 * i + 1], words);
     // Where the mask is set the low nibble of the first of two words, above it that of the second.
     const __m512i pairs =
         _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x0f), words, _mm512_maskz_srli_epi32(0xffff, words, 12), 0xca);

@@ -114,17 +114,24 @@ struct Contribution {
   }
 };
 
+/// To -0, to which any x can be added without a change to it, +0 and -0 included.
+template <int W>
+TIGHTWIRE_INLINE void start_sum(Lanes<float, W> (&sum)[4]) {
+  TIGHTWIRE_UNROLL(4)
+  for (int j = 0; j < 4; ++j) sum[j] = Lanes<float, W>(-0.0f);
+}
+
 /// x := the sum of all contributions to a block, divided, with the residual of the sum; and its statistic. The sum of a
 /// group stays in registers from the first contribution to the last. x has room for whole groups.
-template <class Stat, BlockCodec C, int W>
-TIGHTWIRE_INLINE Stat accumulate(const Contributions<C>& all, const Divisor<W>& divisor, const float* added, float* x,
-                                 std::size_t count) {
-  Statistic<Stat, W> statistic;
+template <BlockCodec C, int W>
+TIGHTWIRE_INLINE typename C::Stat accumulate(const Contributions<C>& all, const Divisor<W>& divisor, const float* added,
+                                             float* x, std::size_t count) {
+  Statistic<typename C::Stat, W> statistic;
   Lanes<float, W> sum[4], next[4];
   std::size_t i = 0;
   for (; i + 4 * W <= count; i += 4 * W) {
-    Contribution<C, W>::of(all, 0, i, sum);
-    for (std::size_t k = 1; k < all.sources.size(); ++k) {
+    start_sum<W>(sum);
+    for (std::size_t k = 0; k < all.sources.size(); ++k) {
       Contribution<C, W>::of(all, k, i, next);
       add<W>(next, sum);
     }
@@ -137,8 +144,8 @@ TIGHTWIRE_INLINE Stat accumulate(const Contributions<C>& all, const Divisor<W>& 
   }
   if (i < count) {
     const std::size_t left = count - i;
-    Contribution<C, W>::of_rest(all, 0, i, left, sum);
-    for (std::size_t k = 1; k < all.sources.size(); ++k) {
+    start_sum<W>(sum);
+    for (std::size_t k = 0; k < all.sources.size(); ++k) {
       Contribution<C, W>::of_rest(all, k, i, left, next);
       add<W>(next, sum);
     }

@@ -67,18 +67,21 @@ struct Arithmetic<C, W> {
   };
 
   TIGHTWIRE_INLINE static Encoded encode(const Floats& x, Scale scale) {
+    Floats scaled = x * Floats(scale.inverse);
     if constexpr (C::range.low == -C::range.high)
-      return {clamp_magnitude(x * Floats(scale.inverse), Floats(scale.high)) + Floats(detail::kNearestShift)};
+      clamp_magnitude(scaled, Floats(scale.high));
     else
-      return {greatest(least(x * Floats(scale.inverse), Floats(scale.high)), Floats(scale.low)) +
-              Floats(detail::kNearestShift)};
+      scaled = greatest(least(scaled, Floats(scale.high)), Floats(scale.low));
+    return {scaled + Floats(detail::kNearestShift)};
   }
   TIGHTWIRE_INLINE static Floats value(const Ints& codes, Scale scale) { return C::value(codes, scale); }
   TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, Scale scale) {
     return whole(encoded) * Floats(scale.step);
   }
   TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, Scale scale) {
-    return minus_exact_product(x, whole(encoded), Floats(scale.step));
+    Floats rest = x;
+    subtract_exact_product(rest, whole(encoded), Floats(scale.step));
+    return rest;
   }
   TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) {
     using detail::to_bits, detail::as_int;

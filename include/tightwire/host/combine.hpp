@@ -41,19 +41,13 @@ class Combine {
     const std::size_t number = job.blocks.number();
     Combine combine(job);
     const Divisor<W> divisor(job.call->divisor);
-    if (job.params == nullptr) {
-      for (std::size_t b = 0; b < number; ++b) {
-        combine.template gather_own<W>(b);
-        combine.template put_sum<W>(b, divisor);
-      }
-    } else {
-      Found<C> next{}, found{};
-      for (std::size_t b = 0; b < number + 2; ++b) {
-        if (b < number) combine.template gather_own<W>(b);
-        if (b - 1 < number) next = combine.template sum<W>(b - 1, divisor);
-        if (b >= 2) combine.template put_encoded<W>(b - 2, found);
-        found = next;
-      }
+    Found<C> next{}, found{};
+    for (std::size_t b = 0; b < number + 2; ++b) {
+      if (b < number) combine.template gather_own<W>(b);
+      if (b - 1 < number) next = combine.template sum<W>(b - 1, divisor);
+      if (b >= 2)
+        job.params == nullptr ? combine.template put_sum<W>(b - 2) : combine.template put_encoded<W>(b - 2, found);
+      found = next;
     }
     if (job.call->sender.past_cache || job.call->owner.past_cache || job.call->past_cache)
       detail::order_stores_past_cache();
@@ -72,10 +66,13 @@ class Combine {
 
   /// What is read next when this block has been quantized.
   TIGHTWIRE_INLINE Upcoming upcoming(std::size_t b) const {
-    const std::size_t begin = job_.blocks.begin(b + 3);
-    return {has_own_ ? static_cast<const std::byte*>(call_.data) + begin * element_bytes(Type) : nullptr,
-            element_bytes(Type), advance(call_.sender, begin).before,
-            advance(call_.owner, job_.blocks.begin(b + 2)).before};
+    Upcoming soon;
+    if (has_own_) {
+      soon.data(static_cast<const std::byte*>(call_.data), job_.blocks.begin(b + 3), element_bytes(Type));
+      soon.sender(call_.sender.before, job_.blocks.begin(b + 3));
+    }
+    soon.owner(call_.owner.before, job_.blocks.begin(b + 2));
+    return soon;
   }
 
   template <int W>
@@ -96,23 +93,22 @@ class Combine {
       met_.contribution += quantize_nonfinite<C>({x, count, sender, nullptr, x, ElementType::f32}, found.scale);
   }
 
-  template <class Stat, int W>
-  TIGHTWIRE_INLINE Stat accumulate_block(std::size_t b, const Divisor<W>& divisor, const float* added) {
-    const Contributions<C> all{call_.sources, b * kParamBytes<C>,
-                               job_.codes_at + code_bytes(C::bits, job_.blocks.begin(b)), own_[b % 2]};
-    return accumulate<Stat, C, W>(all, divisor, added, sum_x_.of(b, job_.blocks.size), job_.blocks.elements(b));
-  }
   template <int W>
   TIGHTWIRE_INLINE Found<C> sum(std::size_t b, const Divisor<W>& divisor) {
-    const float* added = advance(call_.owner, job_.blocks.begin(b)).before;
-    return find_scale<C>(accumulate_block<typename C::Stat, W>(b, divisor, added), job_.params + b * kParamBytes<C>);
+    const std::size_t begin = job_.blocks.begin(b);
+    const Contributions<C> all{call_.sources, b * kParamBytes<C>, job_.codes_at + code_bytes(C::bits, begin),
+                               own_[b % 2]};
+    const typename C::Stat stat =
+        accumulate<C, W>(all, divisor, job_.params != nullptr ? advance(call_.owner, begin).before : nullptr,
+                         sum_x_.of(b, job_.blocks.size), job_.blocks.elements(b));
+    return find_scale<C>(stat, job_.params != nullptr ? job_.params + b * kParamBytes<C> : nullptr);
   }
 
   template <int W>
-  TIGHTWIRE_INLINE void put_sum(std::size_t b, const Divisor<W>& divisor) {
+  TIGHTWIRE_INLINE void put_sum(std::size_t b) {
     float* x = sum_x_.of(b, job_.blocks.size);
     const std::size_t count = job_.blocks.elements(b);
-    if (accumulate_block<AbsMax, W>(b, divisor, nullptr).bits >= overflow_bits(Type)) [[unlikely]]
+    if (largest_bits<W>(x, count) >= overflow_bits(Type)) [[unlikely]]
       met_.result += settle_overflows(x, count, overflow_bits(Type));
     store_block<Type, W>(x, out(b), count);
   }
@@ -131,7 +127,7 @@ class Combine {
             {codes, owner.after, reinterpret_cast<float*>(out(b)), owner.past_cache, call_.past_cache}, upcoming(b));
       } else {
         alignas(64) float values[kLargestBlock];
-        quantize<C, W>(x, padded(count), found.scale, {nullptr, nullptr, values, false, false});
+        quantize<C, W>(x, align_up(count, 4 * W), found.scale, {nullptr, nullptr, values, false, false});
         if (largest_bits<W>(values, count) < overflow_bits(Type)) [[likely]] {
           quantize<C, W>(x, count, found.scale, {codes, nullptr, nullptr, false, call_.past_cache});
           round_block<Type, W>(x, values, owner.after, count);
@@ -155,7 +151,7 @@ class Combine {
   const Job job_;
   const Coder::Combine& call_;
   bool has_own_;
-  Own<C> own_[2];
+  Own<C> own_[2] = {};
   Coder::NonFinite met_;
   TwoBlocks own_x_;
   TwoBlocks sum_x_;

@@ -109,10 +109,15 @@ TIGHTWIRE_INLINE float load_one(const std::byte* data, std::size_t at) {
 class Upcoming {
  public:
   Upcoming() = default;
-  Upcoming(const std::byte* data, std::size_t element_size, const float* residual, const float* other = nullptr)
-      : data_(address(data)), element_bytes_(element_size), residuals_{address(residual), address(other)} {}
+  /// From element `at` of each on; null: nothing. It may lie past the end of a buffer: a hint harms nothing.
+  void data(const std::byte* start, std::size_t at, std::size_t element_size) {
+    data_ = place(start, at * element_size);
+    element_bytes_ = element_size;
+  }
+  void sender(const float* start, std::size_t at) { residuals_[0] = place(start, at * sizeof(float)); }
+  void owner(const float* start, std::size_t at) { residuals_[1] = place(start, at * sizeof(float)); }
 
-  /// `Count` elements from element `at` on. They may lie past the end of a buffer: a hint harms nothing.
+  /// `Count` elements of each, `at` elements further.
   template <int Count>
   TIGHTWIRE_INLINE void ask(std::size_t at) const {
     if (data_ != 0) prefetch<Count>(data_ + at * element_bytes_);
@@ -121,7 +126,9 @@ class Upcoming {
   }
 
  private:
-  static std::uintptr_t address(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
+  static std::uintptr_t place(const void* start, std::size_t bytes) {
+    return start != nullptr ? reinterpret_cast<std::uintptr_t>(start) + bytes : 0;
+  }
   template <int Count>
   TIGHTWIRE_INLINE static void prefetch(std::uintptr_t from) {
     TIGHTWIRE_UNROLL(4)

@@ -69,7 +69,10 @@ struct Encode {
  private:
   TIGHTWIRE_INLINE static Upcoming upcoming(const Job& job, std::size_t b) {
     const std::size_t begin = job.blocks.begin(b);
-    return {job.data + begin * element_bytes(Type), element_bytes(Type), advance(job.residual, begin).before};
+    Upcoming soon;
+    soon.data(job.data, begin, element_bytes(Type));
+    soon.sender(job.residual.before, begin);
+    return soon;
   }
   template <int W>
   TIGHTWIRE_INLINE static Found<C> gathered(const Job& job, std::size_t b, TwoBlocks& x) {

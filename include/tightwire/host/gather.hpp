@@ -24,7 +24,8 @@ TIGHTWIRE_INLINE Stat gather(const std::byte* data, const float* added, float* x
     statistic.add(group);
   }
   if (i < count) {
-    for (std::size_t k = i; k < count; ++k) x[k] = load_one<Type>(data, k) + (added != nullptr ? added[k] : -0.0f);
+    for (std::size_t k = i; k < count; ++k)
+      x[k] = added != nullptr ? load_one<Type>(data, k) + added[k] : load_one<Type>(data, k);
     std::fill(x + count, x + i + 4 * W, x[count - 1]);
     load<W>(x + i, group);
     statistic.add(group);
