@@ -114,13 +114,6 @@ struct Contribution {
   }
 };
 
-/// To -0, to which any x can be added without a change to it, +0 and -0 included.
-template <int W>
-TIGHTWIRE_INLINE void start_sum(Lanes<float, W> (&sum)[4]) {
-  TIGHTWIRE_UNROLL(4)
-  for (int j = 0; j < 4; ++j) sum[j] = Lanes<float, W>(-0.0f);
-}
-
 /// x := the sum of all contributions to a block, divided, with the residual of the sum; and its statistic. The sum of a
 /// group stays in registers from the first contribution to the last. x has room for whole groups.
 template <BlockCodec C, int W>
@@ -130,8 +123,8 @@ TIGHTWIRE_INLINE typename C::Stat accumulate(const Contributions<C>& all, const 
   Lanes<float, W> sum[4], next[4];
   std::size_t i = 0;
   for (; i + 4 * W <= count; i += 4 * W) {
-    start_sum<W>(sum);
-    for (std::size_t k = 0; k < all.sources.size(); ++k) {
+    Contribution<C, W>::of(all, 0, i, sum);
+    for (std::size_t k = 1; k < all.sources.size(); ++k) {
       Contribution<C, W>::of(all, k, i, next);
       add<W>(next, sum);
     }
@@ -144,7 +137,9 @@ TIGHTWIRE_INLINE typename C::Stat accumulate(const Contributions<C>& all, const 
   }
   if (i < count) {
     const std::size_t left = count - i;
-    start_sum<W>(sum);
+    // To -0 any x can be added without a change to it, +0 and -0 included.
+    TIGHTWIRE_UNROLL(4)
+    for (int j = 0; j < 4; ++j) sum[j] = Lanes<float, W>(-0.0f);
     for (std::size_t k = 0; k < all.sources.size(); ++k) {
       Contribution<C, W>::of_rest(all, k, i, left, next);
       add<W>(next, sum);
