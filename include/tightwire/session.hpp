@@ -270,7 +270,8 @@ class Session {
                        std::to_string(transport_->size()) + "\noperation " + (options_.average ? "mean" : "sum") +
                        "\nerror feedback " + (options_.error_feedback ? "on" : "off") + "\nrollback " +
                        (options_.rollback ? "on" : "off") + "\nnon-finite policy " + to_string(options_.nonfinite) +
-                       "\nelements of a share " + std::to_string(options_.plan.share_elements) + "\n";
+                       "\nelements of a share " + std::to_string(share_length(options_.plan, transport_->size())) +
+                       "\n";
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       const Parameter& p = parameters_[id];
       text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";

@@ -123,16 +123,15 @@ TEST_P(UcxClose, AbortFromAnotherThreadEndsAWait) {
   expect_silence(run_ranks(2, [&](const Rendezvous& rendezvous) {
     auto transport = open(rendezvous);
     barrier(*transport);
-    std::thread other;
+    std::jthread other;  // joined whatever happens
     if (rendezvous.rank == 0)
-      other = std::thread([&] {
+      other = std::jthread([&] {
         std::this_thread::sleep_for(milliseconds(100));
         transport->abort("the user pressed stop");
       });
     require_loss(*transport, 1 - rendezvous.rank,
                  rendezvous.rank == 0 ? "rank 0 (this rank) gave up: the user pressed stop"
                                       : "rank 0 lost: the user pressed stop");
-    if (other.joinable()) other.join();
     return 0;
   }));
 }

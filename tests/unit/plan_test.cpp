@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tightwire/plan.hpp>
@@ -151,6 +152,17 @@ TEST(Plan, AutomaticTakesOneShotUpToItsLimitOfEncodedBytes) {
   const std::vector<PlannedParameter> parameters = {parameter(1008, 1008)};  // 1024 bytes encoded
   EXPECT_EQ(make_plan(parameters, 4, {.one_shot_bytes = 1024}).algorithm, Algorithm::one_shot);
   EXPECT_EQ(make_plan(parameters, 4, {.one_shot_bytes = 1023}).algorithm, Algorithm::two_shot);
+}
+
+TEST(Plan, ShareLengthLeftOpenDependsOnTheNumberOfRanks) {
+  for (const auto& [ranks, elements] : std::vector<std::pair<int, std::size_t>>{
+           {1, 262144}, {2, 131072}, {3, 86016}, {7, 36864}, {16, 16384}, {64, 16384}}) {
+    EXPECT_EQ(share_length({}, ranks), elements) << ranks;
+    const std::vector<PlannedParameter> parameters = {parameter(3'000'000, 256)};
+    const BucketPlan plan = make_plan(parameters, ranks, {.algorithm = Algorithm::two_shot});
+    EXPECT_EQ(plan.chunks[0].shares[0].slices[0].count, elements) << ranks;
+  }
+  EXPECT_EQ(share_length({.share_elements = 5}, 3), 5u);
 }
 
 TEST(Plan, CountsBeyond32Bits) {

@@ -289,12 +289,17 @@ void UcxTransport::shut(Errc code, const std::string& message) {
 }
 
 void UcxTransport::abort(std::string_view reason) noexcept {
-  membership_->give_up(reason);
   const Entry entry(mutex_);
-  if (failure_) return;
+  const bool is_news = !failure_;
   try {
-    shut(Errc::peer_lost, "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
+    // First, or a thread of this rank could hear of the peers that end because of it.
+    if (is_news)
+      failure_.emplace(Errc::peer_lost,
+                       "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
+    membership_->give_up(reason);
+    if (is_news) shut(failure_->code(), failure_->what());
   } catch (const std::exception&) {
+    membership_->give_up(reason);
     connections_->drop();  // out of memory for the text
   }
 }
