@@ -79,19 +79,10 @@ struct BucketPlan {
 
 struct PlanOptions {
   Algorithm algorithm = Algorithm::automatic;
-  std::size_t share_elements = 0;  ///< elements of a chunk that one rank owns, about; 0: see `share_length`
+  std::size_t share_elements = 0;                      ///< elements of a chunk that one rank owns, about;
+                                                       ///< 0: see `open_share_length`
   std::size_t one_shot_bytes = std::size_t{16} << 10;  ///< encoded bytes up to which `automatic` takes one_shot
 };
-
-/// What `share_elements` stands for on so many ranks. Left open: 256 Ki elements for all ranks together, which keeps
-/// several chunks of a 25 MiB bucket in flight and the memory for frames the same for any number of ranks, but no less
-/// than 16 Ki for one, which keeps messages worth sending.
-constexpr std::size_t share_length(const PlanOptions& options, int ranks) {
-  if (options.share_elements != 0) return options.share_elements;
-  constexpr std::size_t kLargestBlock = 4096;
-  const std::size_t even = (std::size_t{1} << 18) / static_cast<std::size_t>(ranks);
-  return std::max(even / kLargestBlock * kLargestBlock, std::size_t{1} << 14);
-}
 
 namespace detail {
 
@@ -142,6 +133,18 @@ class ElementLine {
 
 }  // namespace detail
 
+/// Length of a share that is left open, in elements: 256 Ki for all ranks together, so that several chunks of a 25 MiB
+/// bucket are in flight and the memory for frames is the same for any number of ranks, but no less than 16 Ki, so that
+/// messages are worth sending; and no more than make 256 KiB on the wire.
+constexpr std::size_t open_share_length(int ranks, std::size_t elements, std::size_t wire_bytes) {
+  constexpr std::size_t kLargestBlock = 4096;
+  constexpr double kMostBytes = 1 << 18;
+  const std::size_t even = std::max((std::size_t{1} << 18) / static_cast<std::size_t>(ranks), std::size_t{1} << 14);
+  const double most =
+      kMostBytes * static_cast<double>(elements) / static_cast<double>(std::max(wire_bytes, std::size_t{1}));
+  return std::min(even, static_cast<std::size_t>(most)) / kLargestBlock * kLargestBlock;
+}
+
 /// Plans a bucket for a number of ranks. Cost: linear in slices.
 inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ranks, const PlanOptions& options) {
   const detail::ElementLine line(parameters);
@@ -159,7 +162,9 @@ inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ra
   const auto shares = static_cast<std::size_t>(two_shot ? ranks : 1);
   plan.owned.resize(shares, 0);
 
-  const std::size_t length = std::clamp<std::size_t>(share_length(options, ranks), 1, line.size() + 1) * shares;
+  const std::size_t share =
+      options.share_elements != 0 ? options.share_elements : open_share_length(ranks, line.size(), wire);
+  const std::size_t length = std::clamp<std::size_t>(share, 1, line.size() + 1) * shares;
   for (std::size_t begin = 0; begin < line.size();) {
     const std::size_t end = std::max(line.cut(begin + length), line.cut(begin + 1));
     Chunk chunk;

@@ -266,12 +266,12 @@ class Session {
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
   /// and bytes. Equal on all ranks; this is what `seal` compares.
   std::string description() const {
-    std::string text = "wire version " + std::to_string(kWireVersion) + "\nworld size " +
-                       std::to_string(transport_->size()) + "\noperation " + (options_.average ? "mean" : "sum") +
-                       "\nerror feedback " + (options_.error_feedback ? "on" : "off") + "\nrollback " +
-                       (options_.rollback ? "on" : "off") + "\nnon-finite policy " + to_string(options_.nonfinite) +
-                       "\nelements of a share " + std::to_string(share_length(options_.plan, transport_->size())) +
-                       "\n";
+    std::string text =
+        "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
+        "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
+        (options_.error_feedback ? "on" : "off") + "\nrollback " + (options_.rollback ? "on" : "off") +
+        "\nnon-finite policy " + to_string(options_.nonfinite) + "\nelements of a share " +
+        (options_.plan.share_elements == 0 ? "automatic" : std::to_string(options_.plan.share_elements)) + "\n";
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       const Parameter& p = parameters_[id];
       text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";

@@ -154,15 +154,18 @@ TEST(Plan, AutomaticTakesOneShotUpToItsLimitOfEncodedBytes) {
   EXPECT_EQ(make_plan(parameters, 4, {.one_shot_bytes = 1023}).algorithm, Algorithm::two_shot);
 }
 
-TEST(Plan, ShareLengthLeftOpenDependsOnTheNumberOfRanks) {
+TEST(Plan, ShareLengthLeftOpenDependsOnRanksAndBytes) {
+  const std::vector<PlannedParameter> parameters = {parameter(3'000'000, 256)};
   for (const auto& [ranks, elements] : std::vector<std::pair<int, std::size_t>>{
            {1, 262144}, {2, 131072}, {3, 86016}, {7, 36864}, {16, 16384}, {64, 16384}}) {
-    EXPECT_EQ(share_length({}, ranks), elements) << ranks;
-    const std::vector<PlannedParameter> parameters = {parameter(3'000'000, 256)};
+    EXPECT_EQ(open_share_length(ranks, 1000, 1000), elements) << ranks;
     const BucketPlan plan = make_plan(parameters, ranks, {.algorithm = Algorithm::two_shot});
-    EXPECT_EQ(plan.chunks[0].shares[0].slices[0].count, elements) << ranks;
+    const std::size_t first = plan.chunks[0].shares[0].slices[0].count;
+    EXPECT_EQ(first, open_share_length(ranks, 3'000'000, parameters[0].coder->wire_bytes(3'000'000))) << ranks;
   }
-  EXPECT_EQ(share_length({.share_elements = 5}, 3), 5u);
+  EXPECT_EQ(open_share_length(2, 1000, 4000), 65536u) << "fp32: 256 KiB";
+  EXPECT_EQ(open_share_length(2, 0, 0), 0u);
+  EXPECT_EQ(make_plan({}, 2, {}).chunks.size(), 0u);
 }
 
 TEST(Plan, CountsBeyond32Bits) {

@@ -50,7 +50,7 @@ TEST(Disagreement, IsAnErrorOnEveryRankThatNamesBothValues) {
       {"rollback", [](Model&, auto& o) { o.rollback = false; }, "rollback on", "rollback off"},
       {"policy", [](Model&, auto& o) { o.nonfinite = NonFinitePolicy::error; }, "policy propagate", "policy error"},
       {"algorithm", [](Model&, auto& o) { o.plan.algorithm = Algorithm::one_shot; }, "two_shot", "one_shot"},
-      {"share", [](Model&, auto& o) { o.plan.share_elements = 1 << 17; }, "share 86016", "share 131072"},
+      {"share", [](Model&, auto& o) { o.plan.share_elements = 1 << 17; }, "share automatic", "share 131072"},
       {"buckets", [](Model&, auto& o) { o.bucket_bytes = 6000; },
        "bucket 0 of parameters 0 1 2:", "bucket 0 of parameters 0:"},
   };
