@@ -93,23 +93,25 @@ struct Contribution {
     for (int j = 0; j < 4; ++j) value[j] = A::decoded(A::encode(from[j], own.scale), own.scale);
     if (difference != nullptr) store_difference<W>(from, value, difference, past_cache);
   }
-  /// Of a whole group.
-  TIGHTWIRE_INLINE static void of(const Contributions<C>& all, std::size_t k, std::size_t i, Group& value) {
-    if (all.sources[k] == nullptr)
-      own(all.own, i, all.own.difference != nullptr ? all.own.difference + i : nullptr, all.own.past_cache, value);
-    else
-      of_peer(all, k, codes(all, k, i), value);
-  }
-  /// Of the `left` elements that end a block.
-  TIGHTWIRE_INLINE static void of_rest(const Contributions<C>& all, std::size_t k, std::size_t i, std::size_t left,
-                                       Group& value) {
-    Rest rest{};
+  /// Of the group at `i`, of which `left` elements are left in the block: less than a group go through a copy with
+  /// room.
+  TIGHTWIRE_INLINE static void of(const Contributions<C>& all, std::size_t k, std::size_t i, std::size_t left,
+                                  Group& value) {
+    const bool whole = left >= 4 * W;
+    Rest rest;
     if (all.sources[k] != nullptr) {
-      std::memcpy(rest.bytes, codes(all, k, i), code_bytes(C::bits, left));
-      return of_peer(all, k, rest.bytes, value);
+      const std::byte* from = codes(all, k, i);
+      if (!whole) {
+        rest = {};
+        std::memcpy(rest.bytes, from, code_bytes(C::bits, left));
+        from = rest.bytes;
+      }
+      return of_peer(all, k, from, value);
     }
-    own(all.own, i, rest.floats(), false, value);
-    if (all.own.difference != nullptr && !all.own.decoded)
+    float* difference = all.own.difference;
+    if (difference != nullptr) difference = whole ? difference + i : rest.floats();
+    own(all.own, i, difference, whole && all.own.past_cache, value);
+    if (!whole && difference != nullptr && !all.own.decoded)
       std::memcpy(all.own.difference + i, rest.bytes, left * sizeof(float));
   }
 };
@@ -121,38 +123,27 @@ TIGHTWIRE_INLINE typename C::Stat accumulate(const Contributions<C>& all, const 
                                              float* x, std::size_t count) {
   Statistic<typename C::Stat, W> statistic;
   Lanes<float, W> sum[4], next[4];
-  std::size_t i = 0;
-  for (; i + 4 * W <= count; i += 4 * W) {
-    Contribution<C, W>::of(all, 0, i, sum);
-    for (std::size_t k = 1; k < all.sources.size(); ++k) {
-      Contribution<C, W>::of(all, k, i, next);
-      add<W>(next, sum);
-    }
-    divisor.apply(sum);
-    if (added != nullptr) {
-      add<W>(added + i, sum);
-    }
-    statistic.add(sum);
-    store<W>(sum, x + i);
-  }
-  if (i < count) {
+  for (std::size_t i = 0; i < count; i += 4 * W) {
     const std::size_t left = count - i;
-    // To -0 any x can be added without a change to it, +0 and -0 included.
-    TIGHTWIRE_UNROLL(4)
-    for (int j = 0; j < 4; ++j) sum[j] = Lanes<float, W>(-0.0f);
-    for (std::size_t k = 0; k < all.sources.size(); ++k) {
-      Contribution<C, W>::of_rest(all, k, i, left, next);
+    Contribution<C, W>::of(all, 0, i, left, sum);
+    for (std::size_t k = 1; k < all.sources.size(); ++k) {
+      Contribution<C, W>::of(all, k, i, left, next);
       add<W>(next, sum);
     }
     divisor.apply(sum);
-    if (added != nullptr) {
-      Rest rest{};
-      std::memcpy(rest.bytes, added + i, left * sizeof(float));
-      add<W>(rest.floats(), sum);
+    if (left >= 4 * W) {
+      if (added != nullptr) add<W>(added + i, sum);
+      store<W>(sum, x + i);
+    } else {
+      if (added != nullptr) {
+        Rest rest{};
+        std::memcpy(rest.bytes, added + i, left * sizeof(float));
+        add<W>(rest.floats(), sum);
+      }
+      store<W>(sum, x + i);
+      std::fill(x + count, x + i + 4 * W, x[count - 1]);
+      load<W>(x + i, sum);
     }
-    store<W>(sum, x + i);
-    std::fill(x + count, x + i + 4 * W, x[count - 1]);
-    load<W>(x + i, sum);
     statistic.add(sum);
   }
   return statistic.result();

@@ -35,14 +35,19 @@ struct Decode {
       const std::size_t count = job.blocks.elements(b);
       const std::byte* codes = job.codes + code_bytes(C::bits, begin);
       std::byte* out = job.out + begin * element_bytes(Type);
-      std::size_t i = 0;
-      for (; i + 4 * W <= count; i += 4 * W)
-        group<W>(codes + i * C::bits / 8, scale, past_cache, out + i * element_bytes(Type));
-      if (i == count) continue;
       Rest rest_codes{}, rest_out;
-      std::memcpy(rest_codes.bytes, codes + i * C::bits / 8, code_bytes(C::bits, count - i));
-      group<W>(rest_codes.bytes, scale, false, rest_out.bytes);
-      std::memcpy(out + i * element_bytes(Type), rest_out.bytes, (count - i) * element_bytes(Type));
+      for (std::size_t i = 0; i < count; i += 4 * W) {
+        const std::byte* from = codes + i * C::bits / 8;
+        std::byte* to = out + i * element_bytes(Type);
+        const std::size_t left = count - i;
+        if (left >= 4 * W) {
+          group<W>(from, scale, past_cache, to);
+          continue;
+        }
+        std::memcpy(rest_codes.bytes, from, code_bytes(C::bits, left));
+        group<W>(rest_codes.bytes, scale, false, rest_out.bytes);
+        std::memcpy(to, rest_out.bytes, left * element_bytes(Type));
+      }
     }
     if (past_cache) detail::order_stores_past_cache();
   }

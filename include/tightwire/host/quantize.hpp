@@ -69,26 +69,24 @@ TIGHTWIRE_INLINE void quantize(const float* x, std::size_t count, typename C::Sc
                                const Upcoming& upcoming = {}) {
   to.difference_past_cache = to.difference_past_cache && is_aligned(to.difference);
   to.codes_past_cache = to.codes_past_cache && codes_aligned(to.codes);
-  std::size_t i = 0;
-  for (; i + 4 * W <= count; i += 4 * W) {
-    upcoming.ask<4 * W>(i);
-    quantize_group<C, W>(
-        x + i, scale,
-        {to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
-         to.difference != nullptr ? to.difference + i : nullptr, to.values != nullptr ? to.values + i : nullptr,
-         to.difference_past_cache, to.codes_past_cache});
-  }
-  if (i == count) return;
   Rest codes, difference, values;
-  quantize_group<C, W>(x + i, scale, {codes.bytes, difference.floats(), values.floats(), false, false});
-  const std::size_t left = count - i;
-  if (to.codes != nullptr) {
-    // A last byte with one code of 4 bits has padding of its own.
-    if (C::bits == 4 && left % 2 != 0) codes.bytes[left / 2] &= std::byte{15};
-    std::memcpy(to.codes + i * C::bits / 8, codes.bytes, code_bytes(C::bits, left));
+  for (std::size_t i = 0; i < count; i += 4 * W) {
+    upcoming.ask<4 * W>(i);
+    Quantized group{to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
+                    to.difference != nullptr ? to.difference + i : nullptr,
+                    to.values != nullptr ? to.values + i : nullptr, to.difference_past_cache, to.codes_past_cache};
+    const std::size_t left = count - i;
+    if (left < 4 * W) group = {codes.bytes, difference.floats(), values.floats(), false, false};
+    quantize_group<C, W>(x + i, scale, group);
+    if (left >= 4 * W) continue;
+    if (to.codes != nullptr) {
+      // A last byte with one code of 4 bits has padding of its own.
+      if (C::bits == 4 && left % 2 != 0) codes.bytes[left / 2] &= std::byte{15};
+      std::memcpy(to.codes + i * C::bits / 8, codes.bytes, code_bytes(C::bits, left));
+    }
+    if (to.difference != nullptr) std::memcpy(to.difference + i, difference.bytes, left * sizeof(float));
+    if (to.values != nullptr) std::memcpy(to.values + i, values.bytes, left * sizeof(float));
   }
-  if (to.difference != nullptr) std::memcpy(to.difference + i, difference.bytes, left * sizeof(float));
-  if (to.values != nullptr) std::memcpy(to.values + i, values.bytes, left * sizeof(float));
 }
 
 }  // namespace tightwire::host
