@@ -18,6 +18,11 @@ struct Residual {
   explicit operator bool() const { return after != nullptr; }
 };
 
+/// The residual of what starts `by` elements further on.
+inline Residual advanced(Residual residual, std::size_t by) {
+  return residual ? Residual{residual.before + by, residual.after + by, residual.past_cache} : Residual{};
+}
+
 /// A codec on a device: the three verbs every collective is written in. One virtual call moves a whole slice (thousands
 /// of elements), so it costs nothing.
 ///

@@ -22,17 +22,6 @@ class UcxFault : public ::testing::TestWithParam<Network> {
 INSTANTIATE_TEST_SUITE_P(Networks, UcxFault, ::testing::ValuesIn(networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
-/// The error that `body` throws, or a failed check.
-template <class Body>
-Error error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  throw std::runtime_error("no error was thrown");
-}
-
 void require_error(const Error& error, Errc code, const std::string& text) {
   require(error.code() == code && std::string(error.what()) == text,
           "error " + std::to_string(static_cast<int>(code)) + " '" + text + "' is thrown; got " +

@@ -85,17 +85,6 @@ TEST_P(SessionOverUcx, SameBitsOfBucketsInAnyOrder) {
   for (const int ranks : {2, 4, 16}) expect_same_bits(steps, ranks);
 }
 
-/// The error that ends the training.
-template <class Body>
-Error error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  throw std::runtime_error("no error was thrown");
-}
-
 TEST_P(SessionOverUcx, KilledRankIsNamedToTheOthers) {
   for (const int victim : {0, 2}) {
     const auto results = run_ranks(3, [&](const Rendezvous& rendezvous) {

@@ -36,6 +36,17 @@ inline void require(bool is_true, const std::string& what) {
   if (!is_true) throw std::runtime_error("not so: " + what);
 }
 
+/// The error that `body` throws, or a failed check.
+template <class Body>
+Error error_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  throw std::runtime_error("no error was thrown");
+}
+
 inline void wait(Transport& transport, Ticket ticket, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
   const TimePoint until = Clock::now() + limit;
   while (!transport.done(ticket)) {

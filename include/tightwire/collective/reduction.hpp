@@ -176,9 +176,6 @@ class Reduction {
     const PlannedParameter& parameter = parameters_[slice.parameter];
     return parameter.coder->lossless(parameter.type) ? Residual{} : advanced(input_.owner, slice.error_at);
   }
-  static Residual advanced(Residual residual, std::size_t by) {
-    return residual ? Residual{residual.before + by, residual.after + by, residual.past_cache} : residual;
-  }
 
   FrameHeader header(const Slot& slot, FrameKind kind, std::size_t sender, std::size_t payload_bytes,
                      std::uint64_t nonfinite) const {

@@ -28,10 +28,6 @@ struct Blocks {
   std::size_t elements(std::size_t b) const { return std::min(size, count - b * size); }
 };
 
-inline Residual advance(Residual residual, std::size_t by) {
-  return residual ? Residual{residual.before + by, residual.after + by, residual.past_cache} : Residual{};
-}
-
 /// Blocks under way, at least two of them: the loops work on the next one while the scale of this one is being found.
 struct alignas(64) TwoBlocks {
   float x[2 * kLargestBlock];

@@ -82,7 +82,7 @@ class Combine {
     const std::size_t count = job_.blocks.elements(b);
     float* x = own_x_.of(b, job_.blocks.size);
     Own<C>& own = own_[b % 2];
-    const Residual sender = advance(call_.sender, begin);
+    const Residual sender = advanced(call_.sender, begin);
     const Found<C> found = find_scale<C>(
         gather<typename C::Stat, Type, W>(static_cast<const std::byte*>(call_.data) + begin * element_bytes(Type),
                                           sender.before, x, count),
@@ -99,7 +99,7 @@ class Combine {
     const Contributions<C> all{call_.sources, b * kParamBytes<C>, job_.codes_at + code_bytes(C::bits, begin),
                                own_[b % 2]};
     const typename C::Stat stat =
-        accumulate<C, W>(all, divisor, job_.params != nullptr ? advance(call_.owner, begin).before : nullptr,
+        accumulate<C, W>(all, divisor, job_.params != nullptr ? advanced(call_.owner, begin).before : nullptr,
                          sum_x_.of(b, job_.blocks.size), job_.blocks.elements(b));
     return find_scale<C>(stat, job_.params != nullptr ? job_.params + b * kParamBytes<C> : nullptr);
   }
@@ -118,7 +118,7 @@ class Combine {
     const std::size_t begin = job_.blocks.begin(b);
     const std::size_t count = job_.blocks.elements(b);
     const float* x = sum_x_.of(b, job_.blocks.size);
-    const Residual owner = advance(call_.owner, begin);
+    const Residual owner = advanced(call_.owner, begin);
     std::byte* codes = job_.codes + code_bytes(C::bits, begin);
     if (found.finite) [[likely]] {
       if constexpr (Type == ElementType::f32) {
@@ -144,7 +144,7 @@ class Combine {
     const std::size_t count = job_.blocks.elements(b);
     alignas(64) float values[kLargestBlock] = {};
     met_.result += quantize_nonfinite<C>(
-        {x, count, advance(call_.owner, begin), job_.codes + code_bytes(C::bits, begin), values, Type}, scale);
+        {x, count, advanced(call_.owner, begin), job_.codes + code_bytes(C::bits, begin), values, Type}, scale);
     store_block<Type, 4>(values, out(b), count);
   }
 

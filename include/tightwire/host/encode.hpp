@@ -53,7 +53,7 @@ struct Encode {
       const std::size_t b = ahead - 1;
       const std::size_t begin = job.blocks.begin(b);
       const std::size_t count = job.blocks.elements(b);
-      const Residual residual = advance(job.residual, begin);
+      const Residual residual = advanced(job.residual, begin);
       std::byte* codes = job.codes + code_bytes(C::bits, begin);
       const float* block = x.of(b, job.blocks.size);
       if (found.finite) [[likely]]
@@ -78,7 +78,7 @@ struct Encode {
   TIGHTWIRE_INLINE static Found<C> gathered(const Job& job, std::size_t b, TwoBlocks& x) {
     const std::size_t begin = job.blocks.begin(b);
     return find_scale<C>(
-        gather<typename C::Stat, Type, W>(job.data + begin * element_bytes(Type), advance(job.residual, begin).before,
+        gather<typename C::Stat, Type, W>(job.data + begin * element_bytes(Type), advanced(job.residual, begin).before,
                                           x.of(b, job.blocks.size), job.blocks.elements(b)),
         job.params + b * kParamBytes<C>);
   }
