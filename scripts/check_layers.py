@@ -15,6 +15,7 @@ LAYERS = [
     ["codec/"],
     ["coder.hpp"],
     ["host/"],
+    ["builtin_codecs.hpp", "core_codecs.hpp"],
     ["codec.hpp"],
     ["transport.hpp"],
     ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp"],

@@ -22,7 +22,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "roofline.hpp"
 #include "subjects.hpp"
@@ -54,16 +54,9 @@ host::Level cpu_level(const std::string& name) {
 }
 
 std::shared_ptr<const Coder> coder_of(const std::string& name, host::Level level) {
-  std::shared_ptr<const Coder> coder;
-  std::apply(
-      [&](auto... codec) {
-        ((name == decltype(codec)::name ? void(coder = std::make_shared<HostCoder<decltype(codec)>>(codec, level))
-                                        : void()),
-         ...);
-      },
-      BuiltinCodecs{});
-  if (!coder) throw Error(Errc::invalid_argument, "--codec: \"" + name + "\" is not known");
-  return coder;
+  for (const BuiltinCodec& codec : builtin_codecs())
+    if (name == codec.name) return codec.make({}, level);
+  throw Error(Errc::invalid_argument, "--codec: \"" + name + "\" is not known");
 }
 
 /// The encoded bytes are those of the plainest instruction set, so that what is timed is known to be right.

@@ -17,7 +17,7 @@ class Buffers {
 
   std::size_t count;
   tightwire::ElementType type;
-  Memory data, out, scratch, sender[2], owner[2], wire, received, sum;
+  Memory data, out, scratch, sender[2], owner[2], wire, sum;
 };
 
 /// Every verb of a codec, without feedback, with the residual updated in place, and with one residual read and another

@@ -1,13 +1,13 @@
 #pragma once
-#include <array>
 #include <charconv>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
-#include <tightwire/codec/list.hpp>
+#include <tightwire/builtin_codecs.hpp>
 #include <tightwire/coder.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/host/coder.hpp>
@@ -40,44 +40,45 @@ class Codec {
   std::shared_ptr<const Coder> coder_;
 };
 
+/// The names `parse_codec` knows, with commas between.
 inline std::string codec_names() {
   std::string names = "exact";
-  std::apply([&](auto... codec) { ((names += ", " + std::string(decltype(codec)::name)), ...); }, BuiltinCodecs{});
+  for (const BuiltinCodec& codec : builtin_codecs()) names += ", " + std::string(codec.name);
   return names;
 }
 
 /// A built-in codec from text: "exact", "int8", "int4:block=32". Throws Error(invalid_argument) that names the known
 /// ones.
 inline Codec parse_codec(std::string_view text) {
-  const std::size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
-  std::string_view options = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
+  const auto next_of = [](std::string_view& rest, char separator) {
+    const std::size_t end = rest.find(separator);
+    const std::string_view first = rest.substr(0, end);
+    rest = end == std::string_view::npos ? std::string_view{} : rest.substr(end + 1);
+    return first;
+  };
   const auto fail = [&](const std::string& why) -> Error {
     return Error(Errc::invalid_argument, "codec \"" + std::string(text) + "\": " + why);
   };
+  std::string_view options = text;
+  const std::string_view name = next_of(options, ':');
   if (name == "exact" && options.empty()) return Codec{};
-  Codec found;
-  bool known = false;
-  const auto match = [&]<BlockCodec C>(C codec) {
-    if (known || name != C::name) return;
-    known = true;
-    while (!options.empty()) {
-      const std::size_t comma = options.find(',');
-      const std::string_view option = options.substr(0, comma);
-      options = comma == std::string_view::npos ? std::string_view{} : options.substr(comma + 1);
-      constexpr std::string_view kBlock = "block=";
-      if (!option.starts_with(kBlock))
-        throw fail("unknown option \"" + std::string(option) + "\"; known: block=<elements>");
-      const char* end = option.data() + option.size();
-      const auto parsed = std::from_chars(option.data() + kBlock.size(), end, codec.block);
-      if (parsed.ec != std::errc{} || parsed.ptr != end)
-        throw fail("\"" + std::string(option) + "\" is not a number of elements");
-    }
-    found = codec;
-  };
-  std::apply([&](auto... codec) { (match(codec), ...); }, BuiltinCodecs{});
-  if (!known) throw fail("not known; known are " + codec_names());
-  return found;
+  const BuiltinCodec* found = nullptr;
+  for (const BuiltinCodec& codec : builtin_codecs())
+    if (codec.name == name) found = &codec;
+  if (found == nullptr) throw fail("not known; known are " + codec_names());
+  CodecSettings settings;
+  while (!options.empty()) {
+    const std::string_view option = next_of(options, ',');
+    std::string_view value = option;
+    const std::string_view key = next_of(value, '=');
+    if (key != "block") throw fail("unknown option \"" + std::string(option) + "\"; known: block=<elements>");
+    int block = 0;
+    const auto parsed = std::from_chars(value.data(), value.data() + value.size(), block);
+    if (parsed.ec != std::errc{} || parsed.ptr != value.data() + value.size())
+      throw fail("\"" + std::string(option) + "\" is not a number of elements");
+    settings.block = block;
+  }
+  return Codec(found->make(settings, host::level()));
 }
 
 }  // namespace tightwire

@@ -1,8 +1,8 @@
 #pragma once
 #include <tightwire/agreement.hpp>
 #include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/error.hpp>
-#include <tightwire/host/builtin.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/rendezvous.hpp>

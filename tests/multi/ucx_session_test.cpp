@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "ucx_support.hpp"
 #include "unit/support/steps.hpp"

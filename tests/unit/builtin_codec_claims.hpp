@@ -38,19 +38,66 @@ struct Claims<Fp16> : DefaultClaims {
 inline double largest_step(double step) { return std::max(std::abs(step) * (1 + 0x1p-8), 0x1p-126); }
 inline constexpr double kArithmetic = 1 + 1e-4;  // t = x * (1 / step) is rounded twice, with t up to 127
 
-template <>
-struct Claims<Int8> : DefaultClaims {
-  static double error_bound(double, double largest) { return 0.5 * largest_step(largest / 127) * kArithmetic; }
+template <int Bits>
+struct Claims<SymmetricInt<Bits>> : DefaultClaims {
+  static double error_bound(double, double largest) {
+    return 0.5 * largest_step(largest / ((1 << (Bits - 1)) - 1)) * kArithmetic;
+  }
   static constexpr bool odd_symmetric = true;
 };
-template <>
-struct Claims<Int4> : DefaultClaims {
+template <int Bits>
+struct Claims<SignedAbsMaxInt<Bits>> : DefaultClaims {
   static double error_bound(double x, double largest) {
-    const double step = largest_step(largest / 8);
-    const bool opposite = (x < 0) != (largest < 0) && std::abs(x) > 7.4 * std::abs(largest) / 8;
-    // 8 (1 + 2^-8) steps down to 7.
-    return (opposite ? 1 + 0x1p-5 : 0.5) * step * kArithmetic;
+    const double top = 1 << (Bits - 1);
+    const double step = largest_step(largest / top);
+    const bool opposite =
+        (x < 0) != (largest < 0) && std::abs(x) > (top - 0.6 - top * 0x1p-8) * std::abs(largest) / top;
+    // All the steps, up to 2^-8 larger, down to one less.
+    return (opposite ? 1 + top * 0x1p-8 : 0.5) * step * kArithmetic;
   }
+};
+template <int Bits>
+struct Claims<AffineInt<Bits>> : DefaultClaims {
+  static double error_bound(double, double largest) {
+    // All that is known here is that no element is more than the largest away from 0.
+    const double step = 2 * std::abs(largest) / ((1 << Bits) - 1) * (1 + 0x1p-7);
+    return 0.5 * std::max(step, 0x1p-119) * kArithmetic + 0x1p-23 * std::abs(largest);
+  }
+  static constexpr bool exact_zero = false;
+  static constexpr bool idempotent = false;
+  static constexpr bool scale_invariant = false;  // short of 2^-119
+  static constexpr float largest = 0x1.fffffep124f;
+};
+
+/// Half a unit of the last place of a small float times its step, or half of its smallest one.
+inline double small_float_bound(double x, double step, int fraction_bits, double unit) {
+  return 0.5 * std::max(std::abs(x) * std::ldexp(1.0, -fraction_bits), step * unit) * kArithmetic;
+}
+template <class Format>
+struct Claims<Fp8<Format>> : DefaultClaims {
+  static double error_bound(double x, double largest) {
+    const bool e4m3 = std::is_same_v<Format, detail::E4M3>;
+    const double unit = e4m3 ? 0x1p-9 : 0x1p-16;
+    const double step = std::max(std::abs(largest) / (e4m3 ? 448 : 57344) * (1 + 0x1p-8), 0x1p-126 / unit);
+    return small_float_bound(x, step, e4m3 ? 3 : 2, unit);
+  }
+  static constexpr bool idempotent = true;
+  static constexpr bool scale_invariant = true;
+  static constexpr bool odd_symmetric = true;
+};
+template <class Format>
+struct Claims<Mx<Format>> : DefaultClaims {
+  static double error_bound(double x, double largest) {
+    const int fraction = Format::bits == 4 ? 1 : std::is_same_v<Format, detail::E4M3> ? 3 : 2;
+    const int emax = Format::bits == 4 ? 2 : std::is_same_v<Format, detail::E4M3> ? 8 : 15;
+    const double top = Format::bits == 4 ? 6 : std::is_same_v<Format, detail::E4M3> ? 448 : 57344;
+    const double unit = Format::bits == 4 ? 0.5 : std::is_same_v<Format, detail::E4M3> ? 0x1p-9 : 0x1p-16;
+    if (largest == 0) return 0;
+    const double step = std::max(std::exp2(std::ilogb(largest) - emax), 0x1p-126 / unit);
+    if (std::abs(x) > top * step) return std::abs(x) - top * step;  // saturates
+    return small_float_bound(x, step, fraction, unit);
+  }
+  static constexpr bool odd_symmetric = true;
 };
 
 }  // namespace tightwire::testing

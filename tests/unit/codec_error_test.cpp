@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/testing/calls.hpp>
 
 #include "unit/builtin_codec_claims.hpp"

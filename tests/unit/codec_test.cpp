@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/testing/codec_conformance.hpp>
 
 #include "unit/builtin_codec_claims.hpp"
@@ -28,7 +28,8 @@ struct PowerOfTwo8 {
 
   using Stat = AbsMax;
   using Param = std::uint8_t;  // biased exponent of the step; 0 and 255: none
-  using Scale = detail::StepScale;
+  using Arithmetic = detail::StepArithmetic<true>;
+  using Scale = Arithmetic::Scale;
 
   static constexpr Param param(Stat stat) {
     if (!stat.finite()) return 255;
@@ -40,8 +41,6 @@ struct PowerOfTwo8 {
     const auto as_bf16 = static_cast<std::uint16_t>(param == 255 ? 0x7fc0 : param << 7);
     return detail::step_scale(as_bf16, {-127.0f, 127.0f});
   }
-  static constexpr int code(float x, Scale scale) { return detail::step_code(x, scale); }
-  static constexpr float value(int code, Scale scale) { return static_cast<float>(code) * scale.step; }
   static constexpr bool lossless(ElementType) { return false; }
 };
 static_assert(BlockCodec<PowerOfTwo8>);
@@ -61,8 +60,8 @@ struct tightwire::testing::Claims<PowerOfTwo8> : tightwire::testing::DefaultClai
 namespace tightwire::testing {
 namespace {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Builtin, CodecConformance, AsTestTypes<BuiltinCodecs>::Type, CodecName);
-INSTANTIATE_TYPED_TEST_SUITE_P(UserDefined, CodecConformance, ::testing::Types<PowerOfTwo8>, CodecName);
+INSTANTIATE_TEST_SUITE_P(Builtin, CodecConformance, ::testing::ValuesIn(subjects<BuiltinCodecs>()), CodecName{});
+INSTANTIATE_TEST_SUITE_P(UserDefined, CodecConformance, ::testing::Values(subject<PowerOfTwo8>()), CodecName{});
 
 TEST(Codec, SpecsNameTheCodecAndItsSettings) {
   EXPECT_EQ(HostCoder<Dense>().spec(), "dense:block=256");
@@ -168,12 +167,12 @@ TEST(StepCode, SaturatesUnderAScaleThatIsTooSmall) {
                                                                   {128, 127},
                                                                   {1e30f, 127},
                                                                   {-1e30f, -127}})
-    EXPECT_EQ(Int8::code(x, Int8::scale(one)), code) << x;
+    EXPECT_EQ(Int8::Arithmetic::code(x, Int8::scale(one)), code) << x;
   // -s is what the step of int4 is made of, so that its sign turns the codes around.
   const auto minus_one = static_cast<std::uint16_t>(0xbf80);
   for (const auto& [x, code] : std::vector<std::pair<float, int>>{
            {-9, 7}, {-8, 7}, {-7, 7}, {-1, 1}, {0, 0}, {7, -7}, {8, -8}, {9, -8}, {1e30f, -8}, {-1e30f, 7}})
-    EXPECT_EQ(Int4::code(x, Int4::scale(minus_one)), code) << x;
+    EXPECT_EQ(Int4::Arithmetic::code(x, Int4::scale(minus_one)), code) << x;
 }
 
 /// The element of largest magnitude is met exactly up to the rounding of the step, whichever its sign; of -m and +m, -m

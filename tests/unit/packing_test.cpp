@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <random>
+#include <vector>
 
 #include <tightwire/detail/pack.hpp>
+#include <tightwire/host/code_bits.hpp>
+#include <tightwire/host/dispatch.hpp>
 #include <tightwire/host/level.hpp>
 
 namespace {
@@ -11,42 +16,78 @@ namespace {
 using namespace tightwire;
 
 /// The instructions of each level against one element after the other.
-template <int W>
-void check_packing(std::mt19937& random) {
+template <int W, int N>
+void check_bytes(std::mt19937& random) {
   using detail::Lanes;
-  Lanes<int, W> codes[4], unpacked[4], expected[4];
-  std::byte fast[16 * W + 1] = {}, plain[16 * W + 1] = {};
-  for (const int bits : {4, 8, 16}) {
-    for (int i = 0; i < 4 * W; ++i) {
-      const int any = static_cast<int>(random() & ((1u << bits) - 1));
-      codes[i / W].v[i % W] = bits == 16 ? any : any - (1 << (bits - 1));
-    }
-    const auto pack = bits == 4   ? detail::portable::narrow_to_4<W>
-                      : bits == 8 ? detail::portable::narrow_to_8<W>
-                                  : detail::portable::narrow_to_16<W>;
-    const auto unpack = bits == 4   ? detail::portable::widen_from_4<W>
-                        : bits == 8 ? detail::portable::widen_from_8<W>
-                                    : detail::portable::widen_from_16<W>;
-    pack(codes, plain);
-    unpack(plain, expected);
-    if (bits == 4) detail::narrow_to_4(codes, fast), detail::widen_from_4(plain, unpacked);
-    if (bits == 8) detail::narrow_to_8(codes, fast), detail::widen_from_8(plain, unpacked);
-    if (bits == 16) detail::narrow_to_16(codes, fast), detail::widen_from_16(plain, unpacked);
-    ASSERT_EQ(std::memcmp(fast, plain, sizeof fast), 0) << bits << " bits, " << W << " lanes";
-    for (int i = 0; i < 4 * W; ++i) {
-      ASSERT_EQ(unpacked[i / W].v[i % W], expected[i / W].v[i % W]) << bits << " bits, " << W << " lanes, " << i;
-      ASSERT_EQ(unpacked[i / W].v[i % W], codes[i / W].v[i % W]) << bits << " bits, " << W << " lanes, " << i;
-    }
-  }
+  Lanes<int, W> codes[N], unpacked[N];
+  std::byte fast[N * W + 1] = {}, plain[N * W + 1] = {};
+  for (int i = 0; i < N * W; ++i) codes[i / W].v[i % W] = static_cast<int>(random() & 255) - 128;
+  detail::portable::narrow_to_8(codes, plain);
+  detail::narrow_to_8(codes, fast);
+  ASSERT_EQ(std::memcmp(fast, plain, sizeof fast), 0) << W << " lanes";
+  detail::widen_from_8(fast, unpacked);
+  for (int i = 0; i < N * W; ++i)
+    ASSERT_EQ(unpacked[i / W].v[i % W], codes[i / W].v[i % W]) << W << " lanes, element " << i;
+}
+template <int W>
+void check_words(std::mt19937& random) {
+  using detail::Lanes;
+  Lanes<int, W> codes[4], unpacked[4];
+  std::byte fast[8 * W + 1] = {}, plain[8 * W + 1] = {};
+  for (int i = 0; i < 4 * W; ++i) codes[i / W].v[i % W] = static_cast<int>(random() & 0xffff);
+  detail::portable::narrow_to_16(codes, plain);
+  detail::narrow_to_16(codes, fast);
+  ASSERT_EQ(std::memcmp(fast, plain, sizeof fast), 0) << W << " lanes";
+  detail::widen_from_16(fast, unpacked);
+  for (int i = 0; i < 4 * W; ++i)
+    ASSERT_EQ(unpacked[i / W].v[i % W], codes[i / W].v[i % W]) << W << " lanes, element " << i;
 }
 
 TEST(Packing, EqualsOneElementAfterTheOther) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
-    check_packing<4>(random);
-    if (host::supported_level() >= host::Level::avx2) check_packing<8>(random);
-    if (host::supported_level() >= host::Level::avx512) check_packing<16>(random);
+    check_bytes<4, 4>(random), check_words<4>(random);
+    if (host::supported_level() >= host::Level::avx2)
+      check_bytes<8, 4>(random), check_bytes<8, 2>(random), check_words<8>(random);
+    if (host::supported_level() >= host::Level::avx512)
+      check_bytes<16, 4>(random), check_bytes<16, 1>(random), check_words<16>(random);
   }
+}
+
+/// Fields of every width, at every level and count, against single bits; nothing is written past the last of either.
+template <int Bits>
+void check_fields(std::mt19937& random) {
+  for (const host::Level level : {host::Level::baseline, host::Level::avx2}) {
+    if (level > host::supported_level()) continue;
+    for (std::size_t count = 0; count <= 100; ++count) {
+      const std::size_t bytes = (count * Bits + 7) / 8;
+      std::vector<std::byte> codes(count + 24), expected(bytes + 8, std::byte{0x5a});
+      for (std::byte& code : codes) code = static_cast<std::byte>(random());
+      std::fill_n(expected.begin(), bytes, std::byte{0});
+      for (std::size_t bit = 0; bit < count * Bits; ++bit)
+        if ((std::to_integer<unsigned>(codes[bit / Bits]) >> bit % Bits & 1u) != 0)
+          expected[bit / 8] |= static_cast<std::byte>(1u << bit % 8);
+      std::vector<std::byte> wire(bytes + 8, std::byte{0x5a});
+      host::run<host::PackBits<Bits>>(level, {codes.data(), count, wire.data()});
+      ASSERT_EQ(wire, expected) << Bits << " bits, " << count << " codes";
+      std::vector<std::byte> back(count + 24, std::byte{0x5a});
+      // Memory of exactly this size, for the sanitizer's sake.
+      const std::vector<std::byte> exact(wire.begin(), wire.begin() + static_cast<std::ptrdiff_t>(bytes));
+      host::run<host::UnpackBits<Bits>>(level, {exact.data(), count, back.data()});
+      for (std::size_t i = 0; i < count; ++i) {
+        const int field = std::to_integer<int>(codes[i]) & ((1 << Bits) - 1);
+        const int extended = field >> (Bits - 1) != 0 ? field - (1 << Bits) : field;
+        ASSERT_EQ(static_cast<std::int8_t>(back[i]), extended) << Bits << " bits, " << count << " codes, code " << i;
+      }
+      ASSERT_EQ(back[(count + 7) / 8 * 8], std::byte{0x5a});
+    }
+  }
+}
+
+TEST(Packing, FieldsOfEveryWidth) {
+  std::mt19937 random(2);
+  check_fields<1>(random), check_fields<2>(random), check_fields<3>(random), check_fields<4>(random);
+  check_fields<5>(random), check_fields<6>(random), check_fields<7>(random);
 }
 
 }  // namespace

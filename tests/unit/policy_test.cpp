@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/policy.hpp>
 
 #include "support/ranks.hpp"
@@ -72,7 +72,7 @@ TEST(Codec, IsMadeFromText) {
   EXPECT_EQ(parse_codec("exact").spec(), "exact");
   EXPECT_EQ(parse_codec("int8").spec(), "int8:block=256");
   EXPECT_EQ(parse_codec("int4:block=32").spec(), "int4:block=32");
-  EXPECT_ERROR(parse_codec("int5"), Errc::invalid_argument, "known are exact, dense, bf16, fp16, int8, int4");
+  EXPECT_ERROR(parse_codec("int9"), Errc::invalid_argument, "known are exact, dense, bf16, fp16, int8, int7");
   EXPECT_ERROR(parse_codec(""), Errc::invalid_argument, "not known");
   EXPECT_ERROR(parse_codec("exact:block=64"), Errc::invalid_argument, "exact:block=64");
   EXPECT_ERROR(parse_codec("int8:blocks=64"), Errc::invalid_argument, "unknown option \"blocks=64\"");

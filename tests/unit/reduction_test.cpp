@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <tightwire/collective/reduction.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/error_memory.hpp>
-#include <tightwire/host/builtin.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/detail/flush_to_zero.hpp>
-#include <tightwire/host/builtin.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

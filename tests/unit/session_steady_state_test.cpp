@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <tightwire/host/builtin.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

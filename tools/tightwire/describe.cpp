@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <iomanip>
 #include <sstream>
-#include <tuple>
 
 #include <nlohmann/json.hpp>
 #include <tightwire/tightwire.hpp>
@@ -15,18 +14,15 @@
 namespace tightwire::tool {
 namespace {
 
-template <BlockCodec C>
-CodecState codec_state() {
-  const Codec codec{C{}};
-  const auto coder = codec.coder(ElementType::f32);
-  constexpr std::size_t kMany = std::size_t{1} << 20;
-  const double bits = 8 * static_cast<double>(coder->wire_bytes(kMany)) / static_cast<double>(kMany);
-  return {codec.spec(), std::round(bits * 100) / 100, std::round(C::accuracy * 1e6) / 1e6};
-}
-
-template <class... Codecs>
-std::vector<CodecState> codec_states(std::tuple<Codecs...>) {
-  return {codec_state<Codecs>()...};
+std::vector<CodecState> codec_states() {
+  std::vector<CodecState> states;
+  for (const BuiltinCodec& codec : builtin_codecs()) {
+    const auto coder = codec.make({}, host::level());
+    constexpr std::size_t kMany = std::size_t{1} << 20;
+    const double bits = 8 * static_cast<double>(coder->wire_bytes(kMany)) / static_cast<double>(kMany);
+    states.push_back({coder->spec(), std::round(bits * 100) / 100, std::round(codec.accuracy * 1e6) / 1e6});
+  }
+  return states;
 }
 
 std::string level_note() {
@@ -43,7 +39,7 @@ Description describe() {
   Description description{.level = std::string(host::to_string(host::level())),
                           .supported_level = std::string(host::to_string(host::supported_level())),
                           .level_note = level_note(),
-                          .codecs = codec_states(BuiltinCodecs{}),
+                          .codecs = codec_states(),
                           .ucx = {},
                           .ucx_error = {}};
   try {

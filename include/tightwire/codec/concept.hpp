@@ -8,6 +8,23 @@
 
 namespace tightwire {
 
+namespace detail {
+template <class C>
+struct ArithmeticOf {
+  using Type = C;
+};
+template <class C>
+requires requires { typename C::Arithmetic; }
+struct ArithmeticOf<C> {
+  using Type = typename C::Arithmetic;
+};
+}  // namespace detail
+
+/// Where `code` and `value` of a codec are: in `C::Arithmetic`, for which loops are compiled once however many codecs
+/// share it, or in the codec itself.
+template <class C>
+using ArithmeticOf = typename detail::ArithmeticOf<C>::Type;
+
 /// Arithmetic of a block quantizer, one element at a time. Loops, packing, error feedback, CPU dispatch, collectives
 /// and the conformance tests follow from these names; `codec/int8.hpp` is the example to copy.
 ///
@@ -19,17 +36,17 @@ concept BlockCodec = std::is_trivially_copyable_v<C> && std::default_initializab
     requires(const C codec, typename C::Stat stat, typename C::Param param, typename C::Scale scale, float x,
              int code) {
   { C::name } -> std::convertible_to<std::string_view>;
-  { C::bits } -> std::convertible_to<int>;      // bits per element on the wire: 4, 8, 16 or 32
+  { C::bits } -> std::convertible_to<int>;      // bits per element on the wire: 1 to 8, 16 or 32
   { codec.block } -> std::convertible_to<int>;  // elements that share one Param
   {stat.add(C::Stat::key(x))};                  // order-free: integer maxima, see stat.hpp
-  {stat.add(stat.bits)};                        // what was added to another Stat of the same block
   { stat.finite() } -> std::same_as<bool>;      // false: a NaN, an infinity, or more than Param can carry
   { C::param(stat) } -> std::same_as<typename C::Param>;
   { C::scale(param) } -> std::same_as<typename C::Scale>;
-  { C::code(x, scale) } -> std::same_as<int>;               // never undefined, whatever x and scale are
-  { C::value(code, scale) } -> std::same_as<float>;         // of 4 and 8 bits, the top bit comes back extended
+  { ArithmeticOf<C>::code(x, scale) } -> std::same_as<int>;        // never undefined, whatever x and scale are
+  { ArithmeticOf<C>::value(code, scale) } -> std::same_as<float>;  // up to 8 bits, the top bit comes back extended
   { C::lossless(ElementType::f32) } -> std::same_as<bool>;  // carries every finite element of such a buffer exactly
   { C::accuracy } -> std::convertible_to<float>;            // relative error (root of NMSE) promised on Gaussian input
-} &&(C::bits == 4 || C::bits == 8 || C::bits == 16 || C::bits == 32) && std::is_trivially_copyable_v<typename C::Param>;
+} &&((C::bits >= 1 && C::bits <= 8) || C::bits == 16 || C::bits == 32) &&
+    std::is_trivially_copyable_v<typename C::Param>;
 
 }  // namespace tightwire

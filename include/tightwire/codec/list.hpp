@@ -1,12 +1,22 @@
 #pragma once
 #include <tuple>
 
+#include <tightwire/codec/affine.hpp>
 #include <tightwire/codec/dense.hpp>
-#include <tightwire/codec/int4.hpp>
-#include <tightwire/codec/int8.hpp>
+#include <tightwire/codec/integer.hpp>
+#include <tightwire/codec/small_float.hpp>
 
 /// Every codec the library ships. Adding a codec is one header above and one name here.
-#define TIGHTWIRE_CODECS(with) with(Dense) with(Bf16) with(Fp16) with(Int8) with(Int4)
+// clang-format off
+#define TIGHTWIRE_CODECS(with)                                                                                 \
+  with(Dense) with(Bf16) with(Fp16)                                                                            \
+  with(Int8) with(Int7) with(Int6) with(Int5) with(Int4) with(Int3) with(Int2)                                 \
+  with(SignedAbsMaxInt<8>) with(SignedAbsMaxInt<7>) with(SignedAbsMaxInt<6>)                                   \
+  with(SymmetricInt<5>) with(SymmetricInt<4>) with(SymmetricInt<3>) with(SymmetricInt<2>)                      \
+  with(AffineInt<8>) with(AffineInt<7>) with(AffineInt<6>) with(AffineInt<5>)                                  \
+  with(AffineInt<4>) with(AffineInt<3>) with(AffineInt<2>) with(AffineInt<1>)                                  \
+  with(Fp8E4M3) with(Fp8E5M2) with(MxFp8E4M3) with(MxFp8E5M2) with(MxFp4)
+// clang-format on
 
 namespace tightwire {
 namespace detail {

@@ -12,6 +12,9 @@
 /// A loop body that must be inlined into its per-instruction-set wrapper.
 #define TIGHTWIRE_INLINE [[gnu::always_inline]] inline
 
+/// The same for a lambda, behind its parameters.
+#define TIGHTWIRE_LAMBDA_INLINE __attribute__((always_inline))
+
 #if defined(__x86_64__) && !defined(__CUDACC__)
 // Features, not arch=: an arch would replace a consumer's -march, and g++ inlines nothing across two of them.
 #define TIGHTWIRE_TARGET_AVX2 [[gnu::target("avx2,fma,bmi,bmi2")]]

@@ -47,6 +47,7 @@ struct Lanes {
   TIGHTWIRE_INLINE friend Lanes operator&(const Lanes& a, const Lanes& b) { return of(a.v & b.v); }
   TIGHTWIRE_INLINE friend Lanes operator|(const Lanes& a, const Lanes& b) { return of(a.v | b.v); }
   TIGHTWIRE_INLINE friend Lanes operator^(const Lanes& a, const Lanes& b) { return of(a.v ^ b.v); }
+  TIGHTWIRE_INLINE friend Lanes operator~(const Lanes& a) { return of(~a.v); }
   TIGHTWIRE_INLINE friend Lanes operator<<(const Lanes& a, int by) { return of(a.v << by); }
   TIGHTWIRE_INLINE friend Lanes operator>>(const Lanes& a, int by) { return of(a.v >> by); }
 
@@ -54,6 +55,7 @@ struct Lanes {
   using Mask = Lanes<int, W>;
   TIGHTWIRE_INLINE friend Mask operator<(const Lanes& a, const Lanes& b) { return Mask::of(a.v < b.v); }
   TIGHTWIRE_INLINE friend Mask operator>(const Lanes& a, const Lanes& b) { return Mask::of(a.v > b.v); }
+  TIGHTWIRE_INLINE friend Mask operator==(const Lanes& a, const Lanes& b) { return Mask::of(a.v == b.v); }
   TIGHTWIRE_INLINE friend Mask operator>=(const Lanes& a, const Lanes& b) { return Mask::of(a.v >= b.v); }
 
   TIGHTWIRE_INLINE friend Lanes select(const Mask& mask, const Lanes& a, const Lanes& b) {
@@ -114,6 +116,11 @@ TIGHTWIRE_INLINE void subtract_exact_product(Lanes<float, W>& x, const Lanes<flo
 template <int W>
 TIGHTWIRE_INLINE void clamp_magnitude(Lanes<float, W>& x, const Lanes<float, W>& limit) {
   x = greatest(least(x, limit), Lanes<float, W>(0.0f) - limit);
+}
+/// Rounds x here and now: no compiler may contract the product it came from with what is added to it.
+template <int W>
+TIGHTWIRE_INLINE void settle(Lanes<float, W>& x) {
+  asm("" : "+m"(x.v));
 }
 /// Stores without reading the line first and without keeping it in cache. `to` is aligned to the lanes.
 template <int W>

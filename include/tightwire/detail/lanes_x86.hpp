@@ -24,6 +24,10 @@ TIGHTWIRE_TARGET_AVX512 inline void clamp_magnitude(Lanes<float, 16>& x, const L
   x.v = _mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02);
 }
 
+TIGHTWIRE_INLINE void settle(Lanes<float, 4>& x) { asm("" : "+x"(x.v)); }
+TIGHTWIRE_TARGET_AVX2 inline void settle(Lanes<float, 8>& x) { asm("" : "+x"(x.v)); }
+TIGHTWIRE_TARGET_AVX512 inline void settle(Lanes<float, 16>& x) { asm("" : "+v"(x.v)); }
+
 inline void store_past_cache(const Lanes<float, 4>& x, float* to) { _mm_stream_ps(to, x.v); }
 TIGHTWIRE_TARGET_AVX2 inline void store_past_cache(const Lanes<float, 8>& x, float* to) { _mm256_stream_ps(to, x.v); }
 TIGHTWIRE_TARGET_AVX512 inline void store_past_cache(const Lanes<float, 16>& x, float* to) {

@@ -7,29 +7,23 @@
 
 namespace tightwire::detail {
 
-/// Four registers of integers to and from memory as integers of 4, 8 or 16 bits, first element in the low bits. One
-/// register each way is too few to fill one after packing, and four serve every width.
+/// Four registers of integers to and from memory as integers of 8 or 16 bits. One register each way is too few to fill
+/// one after packing, and four serve every width. For 8 bits there is also a form for 16 elements.
 template <int W>
 using FourLanes = Lanes<int, W>[4];
 
-/// Whether narrowing to `Bits` takes the low bits of each integer whatever is above them; else integers must be in
+/// Whether narrowing to 8 bits takes the low bits of each integer whatever is above them; else integers must be in
 /// range.
-template <int Bits, int W>
-inline constexpr bool packs_low_bits = false;
+template <int W>
+inline constexpr bool narrow_takes_low_bits = false;
 
 /// Any width on any CPU, one element at a time. What the instruction sets below are tested against.
 namespace portable {
 
 /// Low 8 bits of each.
-template <int W>
-void narrow_to_8(const FourLanes<W>& x, std::byte* to) {
-  for (int i = 0; i < 4 * W; ++i) to[i] = static_cast<std::byte>(x[i / W].v[i % W]);
-}
-/// Low 4 bits of each.
-template <int W>
-void narrow_to_4(const FourLanes<W>& x, std::byte* to) {
-  for (int i = 0; i < 4 * W; i += 2)
-    to[i / 2] = static_cast<std::byte>((x[i / W].v[i % W] & 15) | (x[(i + 1) / W].v[(i + 1) % W] & 15) << 4);
+template <int W, int N>
+void narrow_to_8(const Lanes<int, W> (&x)[N], std::byte* to) {
+  for (int i = 0; i < N * W; ++i) to[i] = static_cast<std::byte>(x[i / W].v[i % W]);
 }
 /// Low 16 bits of each.
 template <int W>
@@ -40,15 +34,9 @@ void narrow_to_16(const FourLanes<W>& x, std::byte* to) {
   }
 }
 /// Signed.
-template <int W>
-void widen_from_8(const std::byte* from, FourLanes<W>& x) {
-  for (int i = 0; i < 4 * W; ++i) x[i / W].v[i % W] = static_cast<std::int8_t>(from[i]);
-}
-/// Signed.
-template <int W>
-void widen_from_4(const std::byte* from, FourLanes<W>& x) {
-  for (int i = 0; i < 4 * W; ++i)
-    x[i / W].v[i % W] = ((std::to_integer<int>(from[i / 2]) >> (4 * (i % 2)) & 15) ^ 8) - 8;
+template <int W, int N>
+void widen_from_8(const std::byte* from, Lanes<int, W> (&x)[N]) {
+  for (int i = 0; i < N * W; ++i) x[i / W].v[i % W] = static_cast<std::int8_t>(from[i]);
 }
 /// Unsigned.
 template <int W>

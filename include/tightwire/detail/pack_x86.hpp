@@ -7,7 +7,7 @@
 #include <tightwire/detail/pack.hpp>
 
 // The packing of pack.hpp in instructions: g++ 12 and clang 14 find none of these in portable code, which costs up to a
-// factor of four. SSE2 and AVX2 pack with saturation: codes of 8 and 4 bits must be in range, [-128, 127] and [-8, 7].
+// factor of four. SSE2 and AVX2 pack with saturation: codes of 8 bits must be in range.
 //
 // These functions have a target and are no always_inline, since their callers get theirs only by being inlined
 // themselves. Arguments and results go by reference, so that a call that does stay one is the same under every
@@ -22,12 +22,6 @@ inline __m128i pack_bytes(const FourLanes<4>& x) {
 }
 inline void narrow_to_8(const FourLanes<4>& x, std::byte* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), pack_bytes(x));
-}
-inline void narrow_to_4(const FourLanes<4>& x, std::byte* to) {
-  const __m128i bytes = pack_bytes(x);
-  const __m128i pairs = _mm_or_si128(_mm_and_si128(bytes, _mm_set1_epi16(0x0f)),
-                                     _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi16(0xf0)));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(pairs, pairs));
 }
 inline void narrow_to_16(const FourLanes<4>& x, std::byte* to) {
   TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
@@ -47,13 +41,6 @@ inline void unpack_bytes(__m128i bytes, FourLanes<4>& x) {
 inline void widen_from_8(const std::byte* from, FourLanes<4>& x) {
   unpack_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), x);
 }
-inline void widen_from_4(const std::byte* from, FourLanes<4>& x) {
-  const __m128i pairs = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  const __m128i nibble = _mm_set1_epi8(15), sign = _mm_set1_epi8(8);
-  const __m128i bytes =
-      _mm_unpacklo_epi8(_mm_and_si128(pairs, nibble), _mm_and_si128(_mm_srli_epi16(pairs, 4), nibble));
-  unpack_bytes(_mm_sub_epi8(_mm_xor_si128(bytes, sign), sign), x);
-}
 inline void widen_from_16(const std::byte* from, FourLanes<4>& x) {
   TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
     const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i));
@@ -72,13 +59,11 @@ TIGHTWIRE_TARGET_AVX2 inline void narrow_to_8(const FourLanes<8>& x, std::byte* 
   pack_bytes(x, bytes);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
 }
-TIGHTWIRE_TARGET_AVX2 inline void narrow_to_4(const FourLanes<8>& x, std::byte* to) {
-  __m256i bytes;
-  pack_bytes(x, bytes);
-  const __m256i pairs = _mm256_or_si256(_mm256_and_si256(bytes, _mm256_set1_epi16(0x0f)),
-                                        _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi16(0xf0)));
+TIGHTWIRE_TARGET_AVX2 inline void narrow_to_8(const Lanes<int, 8> (&x)[2], std::byte* to) {
+  const __m256i words = _mm256_packs_epi32((__m256i)x[0].v, (__m256i)x[1].v);
+  const __m256i bytes = _mm256_packs_epi16(words, words);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+                   _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
 }
 TIGHTWIRE_TARGET_AVX2 inline void narrow_to_16(const FourLanes<8>& x, std::byte* to) {
   const __m256i low16 = _mm256_set1_epi32(0xffff);
@@ -88,22 +73,12 @@ TIGHTWIRE_TARGET_AVX2 inline void narrow_to_16(const FourLanes<8>& x, std::byte*
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm256_permute4x64_epi64(words, 0xd8));
   }
 }
-TIGHTWIRE_TARGET_AVX2 inline void widen_from_8(const std::byte* from, FourLanes<8>& x) {
-  TIGHTWIRE_UNROLL(4) for (int i = 0; i < 4; ++i) {
+template <int N>
+TIGHTWIRE_TARGET_AVX2 inline void widen_from_8(const std::byte* from, Lanes<int, 8> (&x)[N]) {
+  TIGHTWIRE_UNROLL(4) for (int i = 0; i < N; ++i) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * i));
     x[i] = Lanes<int, 8>::of((Lanes<int, 8>::Vector)_mm256_cvtepi8_epi32(bytes));
   }
-}
-TIGHTWIRE_TARGET_AVX2 inline void widen_from_4(const std::byte* from, FourLanes<8>& x) {
-  const __m256i pairs = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  const __m256i nibble = _mm256_set1_epi8(15), sign = _mm256_set1_epi8(8);
-  const __m256i bytes = _mm256_and_si256(_mm256_or_si256(pairs, _mm256_slli_epi16(pairs, 4)), nibble);
-  const __m256i codes = _mm256_sub_epi8(_mm256_xor_si256(bytes, sign), sign);
-  const __m128i low = _mm256_castsi256_si128(codes), high = _mm256_extracti128_si256(codes, 1);
-  x[0] = Lanes<int, 8>::of((Lanes<int, 8>::Vector)_mm256_cvtepi8_epi32(low));
-  x[1] = Lanes<int, 8>::of((Lanes<int, 8>::Vector)_mm256_cvtepi8_epi32(_mm_srli_si128(low, 8)));
-  x[2] = Lanes<int, 8>::of((Lanes<int, 8>::Vector)_mm256_cvtepi8_epi32(high));
-  x[3] = Lanes<int, 8>::of((Lanes<int, 8>::Vector)_mm256_cvtepi8_epi32(_mm_srli_si128(high, 8)));
 }
 TIGHTWIRE_TARGET_AVX2 inline void widen_from_16(const std::byte* from, FourLanes<8>& x) {
   TIGHTWIRE_UNROLL(4) for (int i = 0; i < 4; ++i) {
@@ -113,9 +88,7 @@ TIGHTWIRE_TARGET_AVX2 inline void widen_from_16(const std::byte* from, FourLanes
 }
 
 template <>
-inline constexpr bool packs_low_bits<8, 16> = true;
-template <>
-inline constexpr bool packs_low_bits<4, 16> = true;
+inline constexpr bool narrow_takes_low_bits<16> = true;
 /// The low 16 bits of 32 integers.
 TIGHTWIRE_TARGET_AVX512 inline void pack_words(const Lanes<int, 16>& a, const Lanes<int, 16>& b, __m512i& packed) {
   const __m512i low_words = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,  //
@@ -129,36 +102,19 @@ TIGHTWIRE_TARGET_AVX512 inline void narrow_to_8(const FourLanes<16>& x, std::byt
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm512_maskz_cvtepi16_epi8(0xffffffff, words));
   }
 }
-TIGHTWIRE_TARGET_AVX512 inline void narrow_to_4(const FourLanes<16>& x, std::byte* to) {
-  TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
-    __m512i words;
-    pack_words(x[2 * i], x[2 * i + 1], words);
-    // Where the mask is set the low nibble of the first of two words, above it that of the second.
-    const __m512i pairs =
-        _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x0f), words, _mm512_maskz_srli_epi32(0xffff, words, 12), 0xca);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * i), _mm512_maskz_cvtepi32_epi8(0xffff, pairs));
-  }
+TIGHTWIRE_TARGET_AVX512 inline void narrow_to_8(const Lanes<int, 16> (&x)[1], std::byte* to) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)x[0].v));
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_16(const FourLanes<16>& x, std::byte* to) {
   TIGHTWIRE_UNROLL(4)
   for (int i = 0; i < 4; ++i)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)x[i].v));
 }
-TIGHTWIRE_TARGET_AVX512 inline void widen_from_8(const std::byte* from, FourLanes<16>& x) {
-  TIGHTWIRE_UNROLL(4) for (int i = 0; i < 4; ++i) {
+template <int N>
+TIGHTWIRE_TARGET_AVX512 inline void widen_from_8(const std::byte* from, Lanes<int, 16> (&x)[N]) {
+  TIGHTWIRE_UNROLL(4) for (int i = 0; i < N; ++i) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i));
     x[i] = Lanes<int, 16>::of((Lanes<int, 16>::Vector)_mm512_maskz_cvtepi8_epi32(0xffff, bytes));
-  }
-}
-TIGHTWIRE_TARGET_AVX512 inline void widen_from_4(const std::byte* from, FourLanes<16>& x) {
-  const __m512i code = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-  TIGHTWIRE_UNROLL(4) for (int i = 0; i < 4; ++i) {
-    // A byte with two codes in every 64 bits; moved up by 28, the second is the low nibble of the upper 32. The
-    // permutation looks at the low nibble of each 32 bits alone.
-    const __m512i pairs =
-        _mm512_maskz_cvtepu8_epi64(0xff, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8 * i)));
-    const __m512i nibbles = _mm512_or_si512(pairs, _mm512_maskz_slli_epi64(0xff, pairs, 28));
-    x[i] = Lanes<int, 16>::of((Lanes<int, 16>::Vector)_mm512_maskz_permutexvar_epi32(0xffff, nibbles, code));
   }
 }
 TIGHTWIRE_TARGET_AVX512 inline void widen_from_16(const std::byte* from, FourLanes<16>& x) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <concepts>
+#include <limits>
 #include <type_traits>
 
 #include <tightwire/codec/concept.hpp>
@@ -12,73 +13,74 @@ namespace tightwire::host {
 
 using detail::Lanes;
 
-/// A codec's arithmetic on W elements: its own functions where they take Lanes (written with `auto`, as in the built-in
-/// codecs), else one element after the other. `Encoded` is what encoding leaves in registers.
-template <BlockCodec C, int W>
+/// Codes and values of W elements: by functions that take Lanes (written with `auto`, as in the built-in codecs), else
+/// one element after the other. `Encoded` is what encoding leaves in registers.
+template <class A, int W>
 struct Arithmetic {
   using Floats = Lanes<float, W>;
   using Ints = Lanes<int, W>;
-  using Scale = typename C::Scale;
+  using Scale = typename A::Scale;
   using Encoded = Ints;
 
-  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, Scale scale) {
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
     if constexpr (requires {
-                    { C::code(x, scale) } -> std::same_as<Ints>;
+                    { A::code(x, scale) } -> std::same_as<Ints>;
                   }) {
-      return C::code(x, scale);
+      return A::code(x, scale);
     } else {
       Ints codes;
-      for (int i = 0; i < W; ++i) codes.v[i] = C::code(x.v[i], scale);
+      for (int i = 0; i < W; ++i) codes.v[i] = A::code(x.v[i], scale);
       // Into the range that packing takes, without a change to the bits that go on the wire.
-      return C::bits <= 8 ? codes << (32 - C::bits) >> (32 - C::bits) : codes;
+      if constexpr (requires { A::bits; })
+        if constexpr (A::bits <= 8) codes = codes << (32 - A::bits) >> (32 - A::bits);
+      return codes;
     }
   }
-  TIGHTWIRE_INLINE static Floats value(const Ints& codes, Scale scale) {
+  TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
     if constexpr (requires {
-                    { C::value(codes, scale) } -> std::same_as<Floats>;
+                    { A::value(codes, scale) } -> std::same_as<Floats>;
                   }) {
-      return C::value(codes, scale);
+      return A::value(codes, scale);
     } else {
       Floats x;
-      for (int i = 0; i < W; ++i) x.v[i] = C::value(codes.v[i], scale);
+      for (int i = 0; i < W; ++i) x.v[i] = A::value(codes.v[i], scale);
       return x;
     }
   }
-  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, Scale scale) { return value(encoded, scale); }
+  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, const Scale& scale) { return value(encoded, scale); }
   /// x - decoded
-  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, Scale scale) {
+  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, const Scale& scale) {
     return x - value(encoded, scale);
   }
   TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) { return encoded; }
 };
 
-template <class C>
-concept StepCodec = BlockCodec<C> && std::same_as<std::remove_cvref_t<decltype(C::range)>, detail::StepRange>;
-
 /// Of a code times a step: the code stays a float, shifted (see `kNearestShift`), from which its integer, its value and
 /// the residual are each one or two instructions away.
-template <StepCodec C, int W>
-struct Arithmetic<C, W> {
+template <bool Symmetric, int W>
+struct Arithmetic<detail::StepArithmetic<Symmetric>, W> {
   using Floats = Lanes<float, W>;
   using Ints = Lanes<int, W>;
-  using Scale = typename C::Scale;
+  using Scale = detail::StepScale;
   struct Encoded {
     Floats shifted;
   };
 
-  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, Scale scale) {
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
     Floats scaled = x * Floats(scale.inverse);
-    if constexpr (C::range.low == -C::range.high)
+    if constexpr (Symmetric)
       clamp_magnitude(scaled, Floats(scale.high));
     else
       scaled = greatest(least(scaled, Floats(scale.high)), Floats(scale.low));
     return {scaled + Floats(detail::kNearestShift)};
   }
-  TIGHTWIRE_INLINE static Floats value(const Ints& codes, Scale scale) { return C::value(codes, scale); }
-  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, Scale scale) {
+  TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
+    return to_float(codes) * Floats(scale.step);
+  }
+  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, const Scale& scale) {
     return whole(encoded) * Floats(scale.step);
   }
-  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, Scale scale) {
+  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, const Scale& scale) {
     Floats rest = x;
     subtract_exact_product(rest, whole(encoded), Floats(scale.step));
     return rest;
@@ -86,7 +88,7 @@ struct Arithmetic<C, W> {
   TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) {
     using detail::to_bits, detail::as_int;
     const Ints bits = as_int(to_bits(encoded.shifted));
-    if constexpr (detail::packs_low_bits<C::bits, W>)
+    if constexpr (detail::narrow_takes_low_bits<W>)
       return bits;
     else
       return bits - Ints(detail::kNearestShiftBits);
@@ -98,37 +100,57 @@ struct Arithmetic<C, W> {
   }
 };
 
-/// The statistic of a block, fed 4 * W elements at a time. Keys that come as Lanes are integers, none less than 0, of
-/// which the statistic wants the largest: they are compared lane by lane first.
+/// The statistic of a part, fed N * W elements at a time. Keys that come as Lanes are integers, of which the statistic
+/// wants the largest: they are compared lane by lane first. A statistic may want the largest of a second key too.
 template <class Stat, int W>
 class Statistic {
   using Key = decltype(Stat::key(1.0f));
 
  public:
-  TIGHTWIRE_INLINE void add(const Lanes<float, W> (&x)[4]) {
+  template <int N>
+  TIGHTWIRE_INLINE void add(const Lanes<float, W> (&x)[N]) {
     if constexpr (kByLanes) {
       // Two accumulators: one would wait for itself.
       TIGHTWIRE_UNROLL(4)
-      for (int i = 0; i < 4; ++i) largest_[i % 2] = greatest(largest_[i % 2], Stat::key(x[i]));
+      for (int i = 0; i < N; ++i) {
+        largest_[i % 2] = greatest(largest_[i % 2], Stat::key(x[i]));
+        if constexpr (kTwoKeys) second_[i % 2] = greatest(second_[i % 2], Stat::second_key(x[i]));
+      }
     } else {
-      for (int i = 0; i < 4 * W; ++i) stat_.add(Stat::key(x[i / W].v[i % W]));
+      for (int i = 0; i < N * W; ++i) {
+        stat_.add(Stat::key(x[i / W].v[i % W]));
+        if constexpr (kTwoKeys) stat_.add_second(Stat::second_key(x[i / W].v[i % W]));
+      }
     }
   }
   TIGHTWIRE_INLINE Stat result() const {
     Stat stat = stat_;
     if constexpr (kByLanes) stat.add(largest_lane(greatest(largest_[0], largest_[1])));
+    if constexpr (kByLanes && kTwoKeys) stat.add_second(largest_lane(greatest(second_[0], second_[1])));
     return stat;
   }
 
  private:
+  static constexpr bool kTwoKeys = requires { Stat::second_key(1.0f); };
   static constexpr bool kByLanes = requires(Lanes<float, W> x) {
     { Stat::key(x) } -> std::same_as<Lanes<Key, W>>;
   };
-  struct Unused {};
+  template <class Lane>
+  static constexpr auto lowest() {
+    if constexpr (std::is_integral_v<Lane>)
+      return std::numeric_limits<Lane>::min();
+    else
+      return 0;
+  }
+  struct Unused {
+    constexpr Unused(int) {}
+  };
   using Largest = std::conditional_t<kByLanes, Lanes<Key, W>, Unused>;
+  using Second = std::conditional_t<kByLanes && kTwoKeys, Lanes<Key, W>, Unused>;
 
   Stat stat_{};
-  Largest largest_[2] = {};
+  Largest largest_[2] = {Largest(lowest<Key>()), Largest(lowest<Key>())};
+  Second second_[2] = {Second(lowest<Key>()), Second(lowest<Key>())};
 };
 
 }  // namespace tightwire::host

@@ -8,11 +8,12 @@
 #include <tightwire/host/decode.hpp>
 #include <tightwire/host/encode.hpp>
 #include <tightwire/host/level.hpp>
+#include <tightwire/host/loops_of.hpp>
 
 namespace tightwire {
 /// Any BlockCodec on the CPU.
 ///
-/// Members are defined outside the class, so that `extern template` (host/builtin.hpp) keeps them out of files that
+/// Members are defined outside the class, so that `extern template` (core_codecs.hpp) keeps them out of files that
 /// only use the built-in codecs.
 template <BlockCodec C>
 class HostCoder final : public Coder {
@@ -31,15 +32,19 @@ class HostCoder final : public Coder {
  private:
   C codec_;
   host::Level level_;
+  host::Form form_;
+  host::Loops loops_;
 };
 
 template <BlockCodec C>
-HostCoder<C>::HostCoder(C codec, host::Level level) : codec_(codec), level_(level) {
+HostCoder<C>::HostCoder(C codec, host::Level level)
+    : codec_(codec), level_(level), form_{}, loops_(host::loops_of<C>(level)) {
   if (codec.block < host::kSmallestBlock || codec.block > host::kLargestBlock ||
       codec.block % host::kSmallestBlock != 0)
     throw Error(
         Errc::invalid_argument,
         std::string(C::name) + ": block must be a multiple of 16 from 16 to 4096, got " + std::to_string(codec.block));
+  form_ = host::form(codec);
 }
 
 template <BlockCodec C>
@@ -54,7 +59,7 @@ std::size_t HostCoder<C>::block() const noexcept {
 
 template <BlockCodec C>
 std::size_t HostCoder<C>::wire_bytes(std::size_t count) const noexcept {
-  return host::layout(codec_, count).bytes;
+  return host::layout(form_, count).bytes;
 }
 
 template <BlockCodec C>
@@ -64,17 +69,17 @@ bool HostCoder<C>::lossless(ElementType type) const noexcept {
 
 template <BlockCodec C>
 std::uint64_t HostCoder<C>::encode(ElementType type, const Encode& job) const {
-  return host::encode(codec_, level_, type, job);
+  return host::encode(form_, loops_, level_, type, job);
 }
 
 template <BlockCodec C>
 Coder::NonFinite HostCoder<C>::combine(ElementType type, const Combine& job) const {
-  return host::combine(codec_, level_, type, job);
+  return host::Combine(form_, loops_, level_, type, job).run();
 }
 
 template <BlockCodec C>
 void HostCoder<C>::decode(ElementType type, const Decode& job) const {
-  host::decode(codec_, level_, type, job);
+  host::decode(form_, loops_, level_, type, job);
 }
 
 }  // namespace tightwire

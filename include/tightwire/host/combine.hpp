@@ -4,176 +4,119 @@
 #include <cstdint>
 
 #include <tightwire/coder.hpp>
-#include <tightwire/host/accumulate.hpp>
-#include <tightwire/host/encode.hpp>
-#include <tightwire/host/round.hpp>
+#include <tightwire/host/decode.hpp>
+#include <tightwire/host/tile.hpp>
 
 namespace tightwire::host {
 
-/// Counts the elements of a sum that a buffer cannot hold, and gives all NaNs the same bits, which otherwise depend on
-/// which operand of an addition comes first.
-[[gnu::noinline, gnu::cold]] inline std::uint64_t settle_overflows(float* x, std::size_t count, int overflow) {
-  std::uint64_t overflows = 0;
-  for (float* at = x; at < x + count; ++at) {
-    const int magnitude = AbsMax::key(*at);
-    if (magnitude >= overflow) ++overflows;
-    if (magnitude > static_cast<int>(detail::kInfinityBits)) *at = detail::from_bits(0x7fc00000u);
-  }
-  return overflows;
-}
-
-/// A slice: the sum of all contributions -> wire and out. Three blocks are under way, so that nothing waits for the
-/// scale of one: our own contribution to the next but one is gathered, the next is summed, and the sum of this one is
-/// quantized.
-template <BlockCodec C, ElementType Type>
+/// A slice: the sum of all contributions -> wire and out, tile by tile. The sum never reaches memory.
 class Combine {
  public:
-  struct Job {
-    const Coder::Combine* call;
-    std::byte* params;  ///< null: the sum goes out without being encoded
-    std::byte* codes;
-    std::size_t codes_at;  ///< in every source
-    Blocks blocks;
-  };
+  Combine(const Form& form, const Loops& loops, Level level, ElementType type, const Coder::Combine& job)
+      : form_(form),
+        loops_(loops),
+        level_(level),
+        type_(type),
+        job_(job),
+        shape_(layout(form, job.count)),
+        own_(
+            static_cast<std::size_t>(std::find(job.sources.begin(), job.sources.end(), nullptr) - job.sources.begin())),
+        writer_(form, loops, level) {}
 
-  template <int W>
-  TIGHTWIRE_INLINE static Coder::NonFinite run(const Job& job) {
-    const std::size_t number = job.blocks.number();
-    Combine combine(job);
-    const Divisor<W> divisor(job.call->divisor);
-    Found<C> next{}, found{};
-    for (std::size_t b = 0; b < number + 2; ++b) {
-      if (b < number) combine.template gather_own<W>(b);
-      if (b - 1 < number) next = combine.template sum<W>(b - 1, divisor);
-      if (b >= 2)
-        job.params == nullptr ? combine.template put_sum<W>(b - 2) : combine.template put_encoded<W>(b - 2, found);
-      found = next;
+  Coder::NonFinite run() {
+    if (job_.wire != nullptr) clear_padding(shape_, job_.wire);
+    const Tiles tiles{job_.count, form_.tile};
+    for (std::size_t t = 0; t < tiles.number(); ++t) {
+      const std::size_t begin = tiles.begin(t);
+      const std::size_t count = tiles.elements(t);
+      if (has_own()) take_own(begin, count);
+      sum(begin, count);
+      job_.wire == nullptr ? put_sum(begin, count) : put_encoded(begin, count);
     }
-    if (job.call->sender.past_cache || job.call->owner.past_cache || job.call->past_cache)
-      detail::order_stores_past_cache();
-    return combine.met_;
+    if (job_.sender.past_cache || job_.owner.past_cache || job_.past_cache) detail::order_stores_past_cache();
+    return met_;
   }
 
  private:
-  TIGHTWIRE_INLINE explicit Combine(const Job& job)
-      : job_(job),
-        call_(*job.call),
-        has_own_(std::find(call_.sources.begin(), call_.sources.end(), nullptr) != call_.sources.end()) {}
+  bool has_own() const { return own_ < job_.sources.size(); }
+  bool next_is_whole(std::size_t begin) const { return begin + 2 * form_.tile <= job_.count; }
+  std::byte* out(std::size_t begin) const { return static_cast<std::byte*>(job_.out) + begin * element_bytes(type_); }
 
-  TIGHTWIRE_INLINE std::byte* out(std::size_t b) const {
-    return static_cast<std::byte*>(call_.out) + job_.blocks.begin(b) * element_bytes(Type);
-  }
-
-  /// What is read next when this block has been quantized.
-  TIGHTWIRE_INLINE Upcoming upcoming(std::size_t b) const {
+  /// Our own contribution, as everyone would decode it.
+  void take_own(std::size_t begin, std::size_t count) {
+    const auto* data = static_cast<const std::byte*>(job_.data);
+    const Tile tile = tile_of(level_, type_, data, job_.sender, begin, count, memory_);
+    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, stats_.bytes});
+    const bool finite = loops_.scales({stats_.bytes, form_.parts(count), nullptr, scales_.bytes});
     Upcoming soon;
-    if (has_own_) {
-      soon.data(static_cast<const std::byte*>(call_.data), job_.blocks.begin(b + 3), element_bytes(Type));
-      soon.sender(call_.sender.before, job_.blocks.begin(b + 3));
+    if (next_is_whole(begin)) {
+      soon.data(data, begin + form_.tile, element_bytes(type_));
+      soon.sender(job_.sender.before, begin + form_.tile);
     }
-    soon.owner(call_.owner.before, job_.blocks.begin(b + 2));
-    return soon;
+    met_.contribution += writer_.put(tile, stats_, scales_, finite,
+                                     {nullptr, job_.sender, own_values_.x, ElementType::f32, false}, soon);
   }
 
-  template <int W>
-  TIGHTWIRE_INLINE void gather_own(std::size_t b) {
-    if (!has_own_) return;
-    const std::size_t begin = job_.blocks.begin(b);
-    const std::size_t count = job_.blocks.elements(b);
-    float* x = own_x_.of(b, job_.blocks.size);
-    Own<C>& own = own_[b % 2];
-    const Residual sender = advanced(call_.sender, begin);
-    const Found<C> found = find_scale<C>(
-        gather<typename C::Stat, Type, W>(static_cast<const std::byte*>(call_.data) + begin * element_bytes(Type),
-                                          sender.before, x, count),
-        nullptr);
-    const bool past_cache = sender.past_cache && is_aligned(sender.after);
-    own = {x, found.scale, !found.finite, sender.after, past_cache};
-    if (!found.finite) [[unlikely]]
-      met_.contribution += quantize_nonfinite<C>({x, count, sender, nullptr, x, ElementType::f32}, found.scale);
-  }
-
-  template <int W>
-  TIGHTWIRE_INLINE Found<C> sum(std::size_t b, const Divisor<W>& divisor) {
-    const std::size_t begin = job_.blocks.begin(b);
-    const Contributions<C> all{call_.sources, b * kParamBytes<C>, job_.codes_at + code_bytes(C::bits, begin),
-                               own_[b % 2]};
-    const typename C::Stat stat =
-        accumulate<C, W>(all, divisor, job_.params != nullptr ? advanced(call_.owner, begin).before : nullptr,
-                         sum_x_.of(b, job_.blocks.size), job_.blocks.elements(b));
-    return find_scale<C>(stat, job_.params != nullptr ? job_.params + b * kParamBytes<C> : nullptr);
-  }
-
-  template <int W>
-  TIGHTWIRE_INLINE void put_sum(std::size_t b) {
-    float* x = sum_x_.of(b, job_.blocks.size);
-    const std::size_t count = job_.blocks.elements(b);
-    if (largest_bits<W>(x, count) >= overflow_bits(Type)) [[unlikely]]
-      met_.result += settle_overflows(x, count, overflow_bits(Type));
-    store_block<Type, W>(x, out(b), count);
-  }
-
-  template <int W>
-  TIGHTWIRE_INLINE void put_encoded(std::size_t b, const Found<C>& found) {
-    const std::size_t begin = job_.blocks.begin(b);
-    const std::size_t count = job_.blocks.elements(b);
-    const float* x = sum_x_.of(b, job_.blocks.size);
-    const Residual owner = advanced(call_.owner, begin);
-    std::byte* codes = job_.codes + code_bytes(C::bits, begin);
-    if (found.finite) [[likely]] {
-      if constexpr (Type == ElementType::f32) {
-        return quantize<C, W>(
-            x, count, found.scale,
-            {codes, owner.after, reinterpret_cast<float*>(out(b)), owner.past_cache, call_.past_cache}, upcoming(b));
-      } else {
-        alignas(64) float values[kLargestBlock];
-        quantize<C, W>(x, align_up(count, 4 * W), found.scale, {nullptr, nullptr, values, false, false});
-        if (largest_bits<W>(values, count) < overflow_bits(Type)) [[likely]] {
-          quantize<C, W>(x, count, found.scale, {codes, nullptr, nullptr, false, call_.past_cache});
-          round_block<Type, W>(x, values, owner.after, count);
-          return store_block<Type, W>(values, out(b), count);
+  void sum(std::size_t begin, std::size_t count) {
+    const std::size_t ranks = job_.sources.size();
+    for (std::size_t from = 0; from < ranks; from += kMostSources) {
+      const std::size_t number = std::min(kMostSources, ranks - from);
+      Source sources[kMostSources];
+      for (std::size_t k = 0; k < number; ++k) {
+        const std::byte* wire = job_.sources[from + k];
+        if (wire == nullptr) {
+          sources[k] = {nullptr, nullptr, own_values_.x};
+          continue;
         }
+        loops_.scales_of({wire + form_.blocks(begin) * form_.param_bytes, form_.parts(count), source_scales_[k].bytes});
+        sources[k] = {codes_of(form_, loops_, wire + shape_.codes_at, begin, count, source_codes_[k].bytes),
+                      source_scales_[k].bytes, nullptr};
       }
+      loops_.accumulate({sources, number, from == 0, from + number == ranks, job_.divisor, sum_.x,
+                         align_up(count, kUnit), form_.part});
     }
-    put_nonfinite(b, x, found.scale);
+    // What the last unit has beyond the slice is of no contribution.
+    fill_unit(sum_.x, count);
   }
 
-  /// Not all is finite, or in the range of the buffer.
-  [[gnu::noinline, gnu::cold]] void put_nonfinite(std::size_t b, const float* x, typename C::Scale scale) {
-    const std::size_t begin = job_.blocks.begin(b);
-    const std::size_t count = job_.blocks.elements(b);
-    alignas(64) float values[kLargestBlock] = {};
-    met_.result += quantize_nonfinite<C>(
-        {x, count, advanced(call_.owner, begin), job_.codes + code_bytes(C::bits, begin), values, Type}, scale);
-    store_block<Type, 4>(values, out(b), count);
+  void put_sum(std::size_t begin, std::size_t count) {
+    const int overflow = overflow_bits(type_);
+    if (largest_bits(level_, sum_.x, align_up(count, kUnit)) >= overflow) [[unlikely]]
+      met_.result += settle_overflows(sum_.x, count, overflow);
+    narrow(level_, type_, sum_.x, count, out(begin));
   }
 
-  const Job job_;
-  const Coder::Combine& call_;
-  bool has_own_;
-  Own<C> own_[2] = {};
+  void put_encoded(std::size_t begin, std::size_t count) {
+    const Tile tile{sum_.x, added_of(job_.owner, begin, count, memory_.added), begin, count};
+    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, stats_.bytes});
+    const bool finite = loops_.scales(
+        {stats_.bytes, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes, scales_.bytes});
+    Upcoming soon;
+    if (next_is_whole(begin)) soon.owner(job_.owner.before, begin + form_.tile);
+    const bool direct = type_ == ElementType::f32 && !tile.ragged();
+    float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_.x;
+    met_.result += writer_.put(tile, stats_, scales_, finite,
+                               {job_.wire + shape_.codes_at, job_.owner, values, type_, job_.past_cache}, soon);
+    if (!direct) narrow(level_, type_, values, count, out(begin));
+  }
+
+  const Form& form_;
+  const Loops& loops_;
+  Level level_;
+  ElementType type_;
+  const Coder::Combine& job_;
+  Layout shape_;
+  std::size_t own_;  ///< our place among the ranks, or their number
   Coder::NonFinite met_;
-  TwoBlocks own_x_;
-  TwoBlocks sum_x_;
+  TileWriter writer_;
+  TileMemory memory_;
+  Stats stats_;
+  Scales scales_;
+  TileValues own_values_;
+  TileValues sum_;
+  TileValues values_;
+  Scales source_scales_[kMostSources];
+  TileCodes source_codes_[kMostSources];
 };
-
-template <BlockCodec C>
-Coder::NonFinite combine(const C& codec, Level level, ElementType type, const Coder::Combine& job) {
-  if (job.count == 0) return {};
-  if (job.wire != nullptr) clear_padding(codec, job.count, job.wire);
-  const std::size_t codes_at = layout(codec, job.count).codes_at;
-  const auto with = [&]<class Kernel>(Kernel*) {
-    return run<Kernel>(level, {&job,
-                               job.wire,
-                               job.wire != nullptr ? job.wire + codes_at : nullptr,
-                               codes_at,
-                               {job.count, static_cast<std::size_t>(codec.block)}});
-  };
-  switch (type) {
-    case ElementType::bf16: return with(static_cast<Combine<C, ElementType::bf16>*>(nullptr));
-    case ElementType::f16: return with(static_cast<Combine<C, ElementType::f16>*>(nullptr));
-    default: return with(static_cast<Combine<C, ElementType::f32>*>(nullptr));
-  }
-}
 
 }  // namespace tightwire::host

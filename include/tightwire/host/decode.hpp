@@ -3,86 +3,46 @@
 #include <cstring>
 
 #include <tightwire/coder.hpp>
-#include <tightwire/host/arithmetic.hpp>
-#include <tightwire/host/blocks.hpp>
-#include <tightwire/host/dispatch.hpp>
-#include <tightwire/host/elements.hpp>
-#include <tightwire/host/packing.hpp>
+#include <tightwire/host/tile.hpp>
 
 namespace tightwire::host {
 
+/// The codes of a tile of an encoded slice, a whole number of bytes each, in whole units: where they lie if that is
+/// what they are, else in `memory`.
+inline const std::byte* codes_of(const Form& form, const Loops& loops, const std::byte* codes, std::size_t begin,
+                                 std::size_t count, std::byte* memory) {
+  const std::byte* from = codes + code_bytes(form.bits, begin);
+  if (form.bits >= 8 && count % kUnit == 0) return from;
+  const std::size_t bytes = count * form.code_bytes;
+  if (form.bits < 8)
+    loops.unpack({from, count, memory});
+  else
+    std::memcpy(memory, from, bytes);
+  std::memset(memory + bytes, 0, align_up(count, kUnit) * form.code_bytes - bytes);
+  return memory;
+}
+
 /// A slice: wire -> a buffer.
-template <BlockCodec C, ElementType Type>
-struct Decode {
-  struct Job {
-    const std::byte* params;
-    const std::byte* codes;
-    std::byte* out;
-    bool past_cache;
-    Blocks blocks;
-  };
-
-  template <int W>
-  TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
-    const std::size_t number = job.blocks.number();
-    const bool past_cache = Type == ElementType::f32 && job.past_cache && is_aligned(job.out);
-    for (std::size_t b = 0; b < number; ++b) {
-      typename C::Param param{};
-      std::memcpy(&param, job.params + b * kParamBytes<C>, kParamBytes<C>);
-      const typename C::Scale scale = C::scale(param);
-      const std::size_t begin = job.blocks.begin(b);
-      const std::size_t count = job.blocks.elements(b);
-      const std::byte* codes = job.codes + code_bytes(C::bits, begin);
-      std::byte* out = job.out + begin * element_bytes(Type);
-      Rest rest_codes{}, rest_out;
-      for (std::size_t i = 0; i < count; i += 4 * W) {
-        const std::byte* from = codes + i * C::bits / 8;
-        std::byte* to = out + i * element_bytes(Type);
-        const std::size_t left = count - i;
-        if (left >= 4 * W) {
-          group<W>(from, scale, past_cache, to);
-          continue;
-        }
-        std::memcpy(rest_codes.bytes, from, code_bytes(C::bits, left));
-        group<W>(rest_codes.bytes, scale, false, rest_out.bytes);
-        std::memcpy(to, rest_out.bytes, left * element_bytes(Type));
-      }
-    }
-    if (past_cache) detail::order_stores_past_cache();
+inline void decode(const Form& form, const Loops& loops, Level level, ElementType type, const Coder::Decode& job) {
+  const Layout shape = layout(form, job.count);
+  auto* const out = static_cast<std::byte*>(job.out);
+  const Tiles tiles{job.count, form.tile};
+  const bool past_cache = type == ElementType::f32 && job.past_cache;
+  Scales scales;
+  TileCodes codes;
+  TileValues values;
+  for (std::size_t t = 0; t < tiles.number(); ++t) {
+    const std::size_t begin = tiles.begin(t);
+    const std::size_t count = tiles.elements(t);
+    loops.scales_of({job.wire + form.blocks(begin) * form.param_bytes, form.parts(count), scales.bytes});
+    std::byte* const to = out + begin * element_bytes(type);
+    const bool direct = type == ElementType::f32 && count % kUnit == 0;
+    auto* const x = direct ? reinterpret_cast<float*>(to) : values.x;
+    loops.dequantize({codes_of(form, loops, job.wire + shape.codes_at, begin, count, codes.bytes),
+                      align_up(count, kUnit), form.part, scales.bytes, x, direct && past_cache && is_aligned(to)});
+    if (!direct) narrow(level, type, values.x, count, to);
   }
-
- private:
-  template <int W>
-  TIGHTWIRE_INLINE static void group(const std::byte* from, typename C::Scale scale, bool past_cache, std::byte* out) {
-    Lanes<int, W> codes[4];
-    Lanes<float, W> values[4];
-    unpack<C::bits, W>(from, codes);
-    TIGHTWIRE_UNROLL(4)
-    for (int j = 0; j < 4; ++j) values[j] = Arithmetic<C, W>::value(codes[j], scale);
-    if (past_cache) {
-      TIGHTWIRE_UNROLL(4)
-      for (int j = 0; j < 4; ++j) store_past_cache(values[j], reinterpret_cast<float*>(out) + W * j);
-    } else {
-      store<Type, W>(values, out, 0);
-    }
-  }
-};
-
-template <BlockCodec C>
-void decode(const C& codec, Level level, ElementType type, const Coder::Decode& job) {
-  const auto with = [&]<class Kernel>(Kernel) {
-    run<Kernel>(level, {job.wire,
-                        job.wire + layout(codec, job.count).codes_at,
-                        static_cast<std::byte*>(job.out),
-                        job.past_cache,
-                        {job.count, static_cast<std::size_t>(codec.block)}});
-  };
-  switch (type) {
-    case ElementType::bf16: return with(host::Decode<C, ElementType::bf16>{});
-    case ElementType::f16: return with(host::Decode<C, ElementType::f16>{});
-    default: return with(host::Decode<C, ElementType::f32>{});
-  }
+  if (past_cache) detail::order_stores_past_cache();
 }
 
 }  // namespace tightwire::host

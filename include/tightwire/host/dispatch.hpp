@@ -28,4 +28,14 @@ auto run(Level level, const typename Kernel::Job& job) {
   }
 }
 
+/// The same, to be called later.
+template <class Kernel>
+auto at(Level level) {
+  switch (level) {
+    case Level::avx512: return &run_avx512<Kernel>;
+    case Level::avx2: return &run_avx2<Kernel>;
+    default: return &run_baseline<Kernel>;
+  }
+}
+
 }  // namespace tightwire::host

@@ -1,15 +1,45 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include <tightwire/detail/pack.hpp>
 #include <tightwire/element.hpp>
+#include <tightwire/host/dispatch.hpp>
+#include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
 
 using detail::Lanes;
+
+template <int W, int N>
+TIGHTWIRE_INLINE void load(const float* data, Lanes<float, W> (&x)[N]) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < N; ++i) x[i] = Lanes<float, W>::load(data + W * i);
+}
+template <int W, int N>
+TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[N], float* data) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < N; ++i) x[i].store(data + W * i);
+}
+template <int W, int N>
+TIGHTWIRE_INLINE void add(const float* more, Lanes<float, W> (&x)[N]) {
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < N; ++i) x[i] = x[i] + Lanes<float, W>::load(more + W * i);
+}
+/// True if lanes may be stored there past the caches.
+inline bool is_aligned(const void* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
+
+/// Calls `step.template operator()<N>(i)` for N * W elements at a time, of a number of whole units.
+template <int W, class Step>
+TIGHTWIRE_INLINE void for_units(std::size_t begin, std::size_t end, const Step& step) {
+  constexpr int kUnitLanes = static_cast<int>(kUnit) / W;
+  std::size_t i = begin;
+  for (; i + 4 * W <= end; i += 4 * W) step.template operator()<4>(i);
+  if constexpr (kUnitLanes < 4)
+    for (; i < end; i += kUnit) step.template operator()<kUnitLanes>(i);
+}
 
 template <ElementType Type, int W>
 requires(Type != ElementType::f32) TIGHTWIRE_INLINE Lanes<float, W> from_16_bits(const Lanes<int, W>& h) {
@@ -26,119 +56,105 @@ requires(Type != ElementType::f32) TIGHTWIRE_INLINE Lanes<int, W> to_16_bits(con
     return as_int(detail::f16_bits(x));
 }
 
-/// 4 * W elements of a buffer, from element `at` on, as fp32.
-template <ElementType Type, int W>
-TIGHTWIRE_INLINE void load(const std::byte* data, std::size_t at, Lanes<float, W> (&x)[4]) {
-  const std::byte* from = data + at * element_bytes(Type);
-  if constexpr (Type == ElementType::f32) {
-    TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < 4; ++i) x[i] = Lanes<float, W>::load(from + 4 * W * i);
-  } else {
-    Lanes<int, W> h[4];
-    detail::widen_from_16(from, h);
-    TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < 4; ++i) x[i] = from_16_bits<Type>(h[i]);
-  }
-}
-template <int W>
-TIGHTWIRE_INLINE void load(const float* data, Lanes<float, W> (&x)[4]) {
-  TIGHTWIRE_UNROLL(4)
-  for (int i = 0; i < 4; ++i) x[i] = Lanes<float, W>::load(data + W * i);
-}
-
-/// fp32 to 4 * W elements of a buffer.
-template <ElementType Type, int W>
-TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[4], std::byte* data, std::size_t at) {
-  std::byte* to = data + at * element_bytes(Type);
-  if constexpr (Type == ElementType::f32) {
-    TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < 4; ++i) x[i].store(to + 4 * W * i);
-  } else {
-    Lanes<int, W> h[4];
-    TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < 4; ++i) h[i] = to_16_bits<Type>(x[i]);
-    detail::narrow_to_16(h, to);
-  }
-}
-template <int W>
-TIGHTWIRE_INLINE void store(const Lanes<float, W> (&x)[4], float* data) {
-  TIGHTWIRE_UNROLL(4)
-  for (int i = 0; i < 4; ++i) x[i].store(data + W * i);
-}
-/// True if `store_difference` may go past the caches there.
-inline bool is_aligned(const void* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
-template <int W>
-TIGHTWIRE_INLINE void store_difference(const Lanes<float, W> (&x)[4], const Lanes<float, W> (&y)[4], float* data,
-                                       bool past_cache = false) {
-  if (past_cache) {
-    TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < 4; ++i) store_past_cache(x[i] - y[i], data + W * i);
-  } else {
-    TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < 4; ++i) (x[i] - y[i]).store(data + W * i);
-  }
-}
-
-template <int W>
-TIGHTWIRE_INLINE void add(const Lanes<float, W> (&more)[4], Lanes<float, W> (&x)[4]) {
-  TIGHTWIRE_UNROLL(4)
-  for (int i = 0; i < 4; ++i) x[i] = x[i] + more[i];
-}
-template <int W>
-TIGHTWIRE_INLINE void add(const float* more, Lanes<float, W> (&x)[4]) {
-  TIGHTWIRE_UNROLL(4)
-  for (int i = 0; i < 4; ++i) x[i] = x[i] + Lanes<float, W>::load(more + W * i);
-}
-
-/// One element of a buffer.
+/// `count` elements of a 16-bit buffer -> fp32.
 template <ElementType Type>
-TIGHTWIRE_INLINE float load_one(const std::byte* data, std::size_t at) {
-  using Bits = std::conditional_t<Type == ElementType::f32, std::uint32_t, std::uint16_t>;
-  Bits bits{};
-  std::memcpy(&bits, data + at * sizeof bits, sizeof bits);
-  if constexpr (Type == ElementType::f32)
-    return detail::from_bits(bits);
-  else if constexpr (Type == ElementType::bf16)
-    return detail::from_bf16(bits);
-  else
-    return detail::from_f16(bits);
+struct Widen {
+  struct Job {
+    const std::byte* from;
+    std::size_t count;
+    float* x;
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    std::size_t i = 0;
+    Lanes<float, W> x[4];
+    Lanes<int, W> h[4];
+    for (; i + 4 * W <= job.count; i += 4 * W) {
+      detail::widen_from_16(job.from + 2 * i, h);
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < 4; ++k) x[k] = from_16_bits<Type>(h[k]);
+      store<W>(x, job.x + i);
+    }
+    for (; i < job.count; ++i) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, job.from + 2 * i, sizeof bits);
+      job.x[i] = Type == ElementType::bf16 ? detail::from_bf16(bits) : detail::from_f16(bits);
+    }
+  }
+};
+
+/// fp32 -> a 16-bit buffer.
+template <ElementType Type>
+struct Narrow {
+  struct Job {
+    const float* x;
+    std::size_t count;
+    std::byte* to;
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    std::size_t i = 0;
+    Lanes<float, W> x[4];
+    Lanes<int, W> h[4];
+    for (; i + 4 * W <= job.count; i += 4 * W) {
+      load<W>(job.x + i, x);
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < 4; ++k) h[k] = to_16_bits<Type>(x[k]);
+      detail::narrow_to_16(h, job.to + 2 * i);
+    }
+    for (; i < job.count; ++i) {
+      const std::uint16_t bits = Type == ElementType::bf16 ? detail::to_bf16(job.x[i]) : detail::to_f16(job.x[i]);
+      std::memcpy(job.to + 2 * i, &bits, sizeof bits);
+    }
+  }
+};
+
+/// values := what the type holds of them; difference := x - values, unless null. Whole units. Returns the bits of the
+/// largest magnitude in `values` before.
+template <ElementType Type>
+struct Round {
+  struct Job {
+    const float* x;
+    float* values;
+    float* difference;
+    std::size_t count;
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    for_units<W>(0, job.count, [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
+      Lanes<float, W> from[N], value[N];
+      load<W>(job.values + i, value);
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k) value[k] = from_16_bits<Type>(to_16_bits<Type>(value[k]));
+      store<W>(value, job.values + i);
+      if (job.difference == nullptr) return;
+      load<W>(job.x + i, from);
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k) from[k] = from[k] - value[k];
+      store<W>(from, job.difference + i);
+    });
+  }
+};
+
+/// Magnitude from which fp32 rounds to infinity in a buffer of the type.
+constexpr int overflow_bits(ElementType type) {
+  return type == ElementType::bf16 ? 0x7f7f8000 : type == ElementType::f16 ? 0x477ff000 : 0x7f800000;
 }
 
-/// Memory that the next blocks will be gathered from. Loops ask for it while they compute, so that gathering, which
-/// does nothing but wait for memory, finds it there.
-class Upcoming {
- public:
-  Upcoming() = default;
-  /// From element `at` of each on; null: nothing. It may lie past the end of a buffer: a hint harms nothing.
-  void data(const std::byte* start, std::size_t at, std::size_t element_size) {
-    data_ = place(start, at * element_size);
-    element_bytes_ = element_size;
-  }
-  void sender(const float* start, std::size_t at) { residuals_[0] = place(start, at * sizeof(float)); }
-  void owner(const float* start, std::size_t at) { residuals_[1] = place(start, at * sizeof(float)); }
-
-  /// `Count` elements of each, `at` elements further.
-  template <int Count>
-  TIGHTWIRE_INLINE void ask(std::size_t at) const {
-    if (data_ != 0) prefetch<Count>(data_ + at * element_bytes_);
-    for (const std::uintptr_t residual : residuals_)
-      if (residual != 0) prefetch<Count>(residual + at * sizeof(float));
-  }
-
- private:
-  static std::uintptr_t place(const void* start, std::size_t bytes) {
-    return start != nullptr ? reinterpret_cast<std::uintptr_t>(start) + bytes : 0;
-  }
-  template <int Count>
-  TIGHTWIRE_INLINE static void prefetch(std::uintptr_t from) {
-    TIGHTWIRE_UNROLL(4)
-    for (int line = 0; line < Count * 4 / 64; ++line)
-      __builtin_prefetch(reinterpret_cast<const void*>(from + static_cast<std::uintptr_t>(64 * line)));
-  }
-
-  std::uintptr_t data_ = 0;
-  std::size_t element_bytes_ = 0;
-  std::uintptr_t residuals_[2] = {0, 0};
-};
+/// What depends on the type of a buffer, for fp32 nothing.
+inline void widen(Level level, ElementType type, const std::byte* from, std::size_t count, float* x) {
+  if (type == ElementType::bf16) return run<Widen<ElementType::bf16>>(level, {from, count, x});
+  if (type == ElementType::f16) return run<Widen<ElementType::f16>>(level, {from, count, x});
+  std::memcpy(x, from, count * sizeof(float));
+}
+inline void narrow(Level level, ElementType type, const float* x, std::size_t count, std::byte* to) {
+  if (type == ElementType::bf16) return run<Narrow<ElementType::bf16>>(level, {x, count, to});
+  if (type == ElementType::f16) return run<Narrow<ElementType::f16>>(level, {x, count, to});
+  std::memcpy(to, x, count * sizeof(float));
+}
+inline void round(Level level, ElementType type, const float* x, float* values, float* difference, std::size_t count) {
+  if (type == ElementType::bf16) return run<Round<ElementType::bf16>>(level, {x, values, difference, count});
+  if (type == ElementType::f16) return run<Round<ElementType::f16>>(level, {x, values, difference, count});
+}
 
 }  // namespace tightwire::host

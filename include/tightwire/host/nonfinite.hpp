@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
-#include <tightwire/coder.hpp>
-#include <tightwire/host/packing.hpp>
+#include <tightwire/host/layout.hpp>
+#include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
 
@@ -18,33 +19,37 @@ constexpr float rounded(ElementType type, float x) {
   }
 }
 
-/// A block with a NaN or an infinity in it, or with a value that the type of the buffer cannot hold.
-struct NonFiniteBlock {
-  const float* x;
-  std::size_t count;
-  Residual residual;  ///< where the difference goes
-  std::byte* codes;   ///< null: not wanted
-  float* values;      ///< where the decoded values go, `x` if you like; null: not wanted
-  ElementType type;   ///< to which decoded values are rounded
-};
-
-/// What decodes to a finite value is treated as ever; elsewhere the residual stays as it was before this block, as if
-/// the step had not happened. Returns the number of non-finite elements. Rare, so one element after the other.
+/// See NonFiniteJob. What decodes to a finite value is treated as ever; elsewhere the residual stays as it was before
+/// this part, as if the step had not happened. Returns the number of non-finite elements. Rare, so one element after
+/// the other.
 template <BlockCodec C>
-[[gnu::noinline, gnu::cold]] std::uint64_t quantize_nonfinite(const NonFiniteBlock& block, typename C::Scale scale) {
+[[gnu::noinline, gnu::cold]] std::uint64_t quantize_nonfinite(const NonFiniteJob& part) {
+  const auto& scale = *static_cast<const typename C::Scale*>(part.scale);
   std::uint64_t nonfinite = 0;
-  const bool finite_input = std::all_of(block.x, block.x + block.count, is_finite);
-  for (std::size_t i = 0; i < block.count; ++i) {
-    const float x = block.x[i];
-    const int code = C::code(x, scale);
-    const float value = rounded(block.type, C::value(code, scale));
+  const bool finite_input = std::all_of(part.x, part.x + part.count, is_finite);
+  for (std::size_t i = 0; i < part.count; ++i) {
+    const float x = part.x[i];
+    const int code = ArithmeticOf<C>::code(x, scale);
+    const float value = rounded(part.type, ArithmeticOf<C>::value(code, scale));
     // A quantized block with one NaN decodes to NaN all over; only what caused it is counted.
     if (!is_finite(x) || (!is_finite(value) && (finite_input || kParamBytes<C> == 0))) ++nonfinite;
-    if (block.residual) block.residual.after[i] = is_finite(value) ? x - value : block.residual.before[i];
-    if (block.codes != nullptr) put_code<C::bits>(code, i, block.codes);
-    if (block.values != nullptr) block.values[i] = value;
+    if (part.residual) part.residual.after[i] = is_finite(value) ? x - value : part.residual.before[i];
+    if (part.codes != nullptr) std::memcpy(part.codes + i * kCodeBytes<C>, &code, kCodeBytes<C>);
+    if (part.values != nullptr) part.values[i] = value;
   }
   return nonfinite;
+}
+
+/// Counts the elements of a sum that a buffer cannot hold, and gives all NaNs the same bits, which otherwise depend on
+/// which operand of an addition comes first.
+[[gnu::noinline, gnu::cold]] inline std::uint64_t settle_overflows(float* x, std::size_t count, int overflow) {
+  std::uint64_t overflows = 0;
+  for (float* at = x; at < x + count; ++at) {
+    const int magnitude = AbsMax::key(*at);
+    if (magnitude >= overflow) ++overflows;
+    if (magnitude > static_cast<int>(detail::kInfinityBits)) *at = detail::from_bits(0x7fc00000u);
+  }
+  return overflows;
 }
 
 }  // namespace tightwire::host

@@ -1,92 +1,135 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include <tightwire/host/arithmetic.hpp>
-#include <tightwire/host/blocks.hpp>
 #include <tightwire/host/elements.hpp>
-#include <tightwire/host/packing.hpp>
+#include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
 
-/// Where the results of a block go; null: not wanted.
-struct Quantized {
-  std::byte* codes;
-  float* difference;  ///< what decoded values miss of x
-  float* values;      ///< decoded
-  bool difference_past_cache;
-  bool codes_past_cache;
+/// Codes of N * W elements -> memory.
+template <int Bytes, int W, int N>
+TIGHTWIRE_INLINE void put_codes(const Lanes<int, W> (&codes)[N], std::byte* to) {
+  if constexpr (Bytes == 4) {
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < N; ++i) codes[i].store(to + 4 * W * i);
+  } else if constexpr (Bytes == 1) {
+    detail::narrow_to_8(codes, to);
+  } else if constexpr (N == 4) {
+    detail::narrow_to_16(codes, to);
+  } else {
+    for (int i = 0; i < N * W; ++i) {
+      const auto code = static_cast<std::uint16_t>(codes[i / W].v[i % W]);
+      std::memcpy(to + 2 * i, &code, sizeof code);
+    }
+  }
+}
+/// And back, those of a byte signed, those of two not.
+template <int Bytes, int W, int N>
+TIGHTWIRE_INLINE void get_codes(const std::byte* from, Lanes<int, W> (&codes)[N]) {
+  if constexpr (Bytes == 4) {
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < N; ++i) codes[i] = Lanes<int, W>::load(from + 4 * W * i);
+  } else if constexpr (Bytes == 1) {
+    detail::widen_from_8(from, codes);
+  } else if constexpr (N == 4) {
+    detail::widen_from_16(from, codes);
+  } else {
+    for (int i = 0; i < N * W; ++i) {
+      std::uint16_t code = 0;
+      std::memcpy(&code, from + 2 * i, sizeof code);
+      codes[i / W].v[i % W] = code;
+    }
+  }
+}
+
+/// See QuantizeJob.
+template <class A, int Bytes>
+struct Quantize {
+  using Job = QuantizeJob;
+  using Scale = typename A::Scale;
+
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& given) {
+    const Job job = given;  // a copy that no store can alias, so that its members stay in registers
+    const auto* scales = static_cast<const Scale*>(job.scales);
+    for (std::size_t begin = 0; begin < job.count; begin += job.part) {
+      const Scale scale = *scales++;
+      for_units<W>(begin, std::min(begin + job.part, job.count),
+                   [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE { group<W, N>(job, scale, i); });
+    }
+  }
+
+ private:
+  template <int W, int N>
+  TIGHTWIRE_INLINE static void group(const Job& job, const Scale& scale, std::size_t i) {
+    using With = Arithmetic<A, W>;
+    job.upcoming.template ask<N * W>(i);
+    Lanes<float, W> x[N];
+    typename With::Encoded encoded[N];
+    load<W>(job.x + i, x);
+    if (job.added != nullptr) add<W>(job.added + i, x);
+    TIGHTWIRE_UNROLL(4)
+    for (int k = 0; k < N; ++k) encoded[k] = With::encode(x[k], scale);
+    if (job.difference != nullptr) {
+      if (job.difference_past_cache) {
+        TIGHTWIRE_UNROLL(4)
+        for (int k = 0; k < N; ++k)
+          store_past_cache(With::difference(x[k], encoded[k], scale), job.difference + i + W * k);
+      } else {
+        TIGHTWIRE_UNROLL(4)
+        for (int k = 0; k < N; ++k) With::difference(x[k], encoded[k], scale).store(job.difference + i + W * k);
+      }
+    }
+    if (job.values != nullptr) {
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k) With::decoded(encoded[k], scale).store(job.values + i + W * k);
+    }
+    if (job.codes != nullptr) {
+      Lanes<int, W> codes[N];
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k) codes[k] = With::codes(encoded[k]);
+      std::byte* to = job.codes + i * Bytes;
+      if (!job.codes_past_cache) {
+        put_codes<Bytes, W>(codes, to);
+      } else {
+        alignas(64) std::byte packed[N * W * Bytes];
+        put_codes<Bytes, W>(codes, packed);
+        detail::copy_past_cache(packed, to, N * W * Bytes);
+      }
+    }
+  }
 };
 
-/// Codes of a group -> wire.
-template <int Bits, int W>
-TIGHTWIRE_INLINE void put_codes(const Lanes<int, W> (&codes)[4], std::byte* wire, bool past_cache) {
-  constexpr int kBytes = 4 * W * Bits / 8;
-  if (kBytes % 16 != 0 || !past_cache) {
-    pack<Bits, W>(codes, wire);
-  } else {
-    Rest group;
-    pack<Bits, W>(codes, group.bytes);
-    detail::copy_past_cache(group.bytes, wire, kBytes);
-  }
-}
-/// Encoded slices lie on multiples of 16 bytes, which is enough.
-inline bool codes_aligned(const std::byte* codes) { return reinterpret_cast<std::uintptr_t>(codes) % 16 == 0; }
+/// See DequantizeJob.
+template <class A, int Bytes>
+struct Dequantize {
+  using Job = DequantizeJob;
+  using Scale = typename A::Scale;
 
-template <BlockCodec C, int W>
-TIGHTWIRE_INLINE void quantize_group(const float* from, typename C::Scale scale, const Quantized& to) {
-  using A = Arithmetic<C, W>;
-  Lanes<float, W> x[4];
-  typename A::Encoded encoded[4];
-  load<W>(from, x);
-  TIGHTWIRE_UNROLL(4)
-  for (int k = 0; k < 4; ++k) encoded[k] = A::encode(x[k], scale);
-  if (to.difference != nullptr) {
-    if (to.difference_past_cache) {
-      TIGHTWIRE_UNROLL(4)
-      for (int k = 0; k < 4; ++k) store_past_cache(A::difference(x[k], encoded[k], scale), to.difference + W * k);
-    } else {
-      TIGHTWIRE_UNROLL(4)
-      for (int k = 0; k < 4; ++k) A::difference(x[k], encoded[k], scale).store(to.difference + W * k);
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& given) {
+    const Job job = given;
+    const auto* scales = static_cast<const Scale*>(job.scales);
+    for (std::size_t begin = 0; begin < job.count; begin += job.part) {
+      const Scale scale = *scales++;
+      for_units<W>(begin, std::min(begin + job.part, job.count), [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
+        Lanes<int, W> codes[N];
+        get_codes<Bytes, W>(job.codes + i * Bytes, codes);
+        if (job.past_cache) {
+          TIGHTWIRE_UNROLL(4)
+          for (int k = 0; k < N; ++k)
+            store_past_cache(Arithmetic<A, W>::value(codes[k], scale), job.values + i + W * k);
+        } else {
+          TIGHTWIRE_UNROLL(4)
+          for (int k = 0; k < N; ++k) Arithmetic<A, W>::value(codes[k], scale).store(job.values + i + W * k);
+        }
+      });
     }
   }
-  if (to.values != nullptr) {
-    TIGHTWIRE_UNROLL(4)
-    for (int k = 0; k < 4; ++k) A::decoded(encoded[k], scale).store(to.values + W * k);
-  }
-  if (to.codes != nullptr) {
-    Lanes<int, W> codes[4];
-    TIGHTWIRE_UNROLL(4)
-    for (int k = 0; k < 4; ++k) codes[k] = A::codes(encoded[k]);
-    put_codes<C::bits, W>(codes, to.codes, to.codes_past_cache);
-  }
-}
-
-/// One block of x under a known scale -> codes, values, residual. x has room for whole groups.
-template <BlockCodec C, int W>
-TIGHTWIRE_INLINE void quantize(const float* x, std::size_t count, typename C::Scale scale, Quantized to,
-                               const Upcoming& upcoming = {}) {
-  to.difference_past_cache = to.difference_past_cache && is_aligned(to.difference);
-  to.codes_past_cache = to.codes_past_cache && codes_aligned(to.codes);
-  Rest codes, difference, values;
-  for (std::size_t i = 0; i < count; i += 4 * W) {
-    upcoming.ask<4 * W>(i);
-    Quantized group{to.codes != nullptr ? to.codes + i * C::bits / 8 : nullptr,
-                    to.difference != nullptr ? to.difference + i : nullptr,
-                    to.values != nullptr ? to.values + i : nullptr, to.difference_past_cache, to.codes_past_cache};
-    const std::size_t left = count - i;
-    if (left < 4 * W) group = {codes.bytes, difference.floats(), values.floats(), false, false};
-    quantize_group<C, W>(x + i, scale, group);
-    if (left >= 4 * W) continue;
-    if (to.codes != nullptr) {
-      // A last byte with one code of 4 bits has padding of its own.
-      if (C::bits == 4 && left % 2 != 0) codes.bytes[left / 2] &= std::byte{15};
-      std::memcpy(to.codes + i * C::bits / 8, codes.bytes, code_bytes(C::bits, left));
-    }
-    if (to.difference != nullptr) std::memcpy(to.difference + i, difference.bytes, left * sizeof(float));
-    if (to.values != nullptr) std::memcpy(to.values + i, values.bytes, left * sizeof(float));
-  }
-}
+};
 
 }  // namespace tightwire::host

@@ -14,6 +14,7 @@
 
 #include <tightwire/codec/concept.hpp>
 #include <tightwire/host/coder.hpp>
+#include <tightwire/testing/code_check.hpp>
 #include <tightwire/testing/data.hpp>
 
 namespace tightwire::testing {
@@ -69,14 +70,15 @@ class NaiveCodec final : public ReferenceCodec {
       bool finite_input = true;
       for (std::size_t i = b * block(); i < end; ++i) {
         stat.add(C::Stat::key(x[i]));
+        if constexpr (requires { C::Stat::second_key(1.0f); }) stat.add_second(C::Stat::second_key(x[i]));
         finite_input = finite_input && is_finite(x[i]);
       }
       const typename C::Param param = C::param(stat);
       if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + b * kParamBytes, &param, kParamBytes);
       const typename C::Scale scale = C::scale(param);
       for (std::size_t i = b * block(); i < end; ++i) {
-        put(result.wire, x.size(), i, C::code(x[i], scale));
-        result.values[i] = rounded(rounded_to, C::value(get(result.wire, x.size(), i), scale));
+        put(result.wire, x.size(), i, ArithmeticOf<C>::code(x[i], scale));
+        result.values[i] = rounded(rounded_to, ArithmeticOf<C>::value(get(result.wire, x.size(), i), scale));
         // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took
         // along does not.
         const bool lost = !is_finite(result.values[i]) && (finite_input || kParamBytes == 0);
@@ -91,7 +93,7 @@ class NaiveCodec final : public ReferenceCodec {
     for (std::size_t i = 0; i < count; ++i) {
       typename C::Param param{};
       if constexpr (kParamBytes != 0) std::memcpy(&param, wire.data() + i / block() * kParamBytes, kParamBytes);
-      x[i] = C::value(get(wire, count, i), C::scale(param));
+      x[i] = ArithmeticOf<C>::value(get(wire, count, i), C::scale(param));
     }
     return x;
   }
@@ -204,6 +206,7 @@ struct Subject {
   double (*error_bound)(double x, double largest) = nullptr;
   std::unique_ptr<Coder> (*coder_at)(int block, host::Level level) = nullptr;
   std::unique_ptr<ReferenceCodec> (*reference_at)(int block) = nullptr;
+  void (*check_code_is_total)() = nullptr;
 
   std::unique_ptr<Coder> coder(host::Level level = host::supported_level()) const { return coder_at(block, level); }
   std::unique_ptr<ReferenceCodec> reference() const { return reference_at(block); }
@@ -229,6 +232,7 @@ Subject subject() {
     return std::make_unique<HostCoder<C>>(codec, level);
   };
   s.reference_at = [](int block) -> std::unique_ptr<ReferenceCodec> { return std::make_unique<NaiveCodec<C>>(block); };
+  s.check_code_is_total = &check_code_is_total<C>;
   return s;
 }
 

@@ -1,0 +1,51 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+
+#include <tightwire/codec/list.hpp>
+#include <tightwire/coder.hpp>
+#include <tightwire/host/coder.hpp>
+
+namespace tightwire {
+
+/// What text may say of a codec; what it does not say is as the codec has it.
+struct CodecSettings {
+  std::optional<int> block;
+};
+
+/// A codec of the list without its type.
+struct BuiltinCodec {
+  std::string_view name;
+  double accuracy;  ///< promised relative error (root of NMSE) on Gaussian data
+  /// Throws Error(invalid_argument) for settings that the codec does not take.
+  std::shared_ptr<const Coder> (*make)(const CodecSettings&, host::Level);
+};
+
+namespace detail {
+
+template <BlockCodec C>
+std::shared_ptr<const Coder> make_builtin(const CodecSettings& settings, host::Level level) {
+  C codec;
+  if (settings.block) codec.block = *settings.block;
+  return std::make_shared<HostCoder<C>>(codec, level);
+}
+template <class Codecs>
+struct BuiltinTable;
+template <class... C>
+struct BuiltinTable<std::tuple<C...>> {
+  static constexpr BuiltinCodec codecs[] = {{C::name, static_cast<double>(C::accuracy), &make_builtin<C>}...};
+};
+
+}  // namespace detail
+
+/// Every codec of `codec/list.hpp`. A template, so that a file which links tightwire::core need not compile all of them
+/// (core_codecs.hpp).
+template <class Codecs = BuiltinCodecs>
+std::span<const BuiltinCodec> builtin_codecs() {
+  return detail::BuiltinTable<Codecs>::codecs;
+}
+
+}  // namespace tightwire

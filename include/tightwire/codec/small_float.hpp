@@ -1,0 +1,139 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include <tightwire/codec/concept.hpp>
+#include <tightwire/codec/stat.hpp>
+#include <tightwire/codec/step.hpp>
+
+namespace tightwire {
+
+namespace detail {
+
+/// A binary float of 4 or 8 bits: sign, exponent, `Fraction` bits; subnormals as in IEEE. `Largest` is the greatest
+/// magnitude; codes above it are NaNs, except that `Infinity`, where there is one, is an infinity.
+template <int ExponentBits, int Fraction, int Largest, int Infinity = 0>
+struct SmallFloat {
+  static constexpr int bits = 1 + ExponentBits + Fraction;
+  static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
+  static constexpr int magnitude_mask = (1 << (bits - 1)) - 1;
+  static constexpr std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - bias) << 23;
+  static constexpr int shift = 23 - Fraction;
+  /// 2^23 units of the last place of a subnormal: what is added to it is rounded to such units.
+  static constexpr std::uint32_t align = static_cast<std::uint32_t>(127 + 1 - bias - Fraction + 23) << 23;
+  static constexpr float unit = from_bits(static_cast<std::uint32_t>(127 + 1 - bias - Fraction) << 23);
+
+  TIGHTWIRE_HD static constexpr auto decoded(const auto& code) {
+    const auto magnitude = as_unsigned(code & magnitude_mask);
+    const auto normal = (magnitude << shift) + (static_cast<std::uint32_t>(127 - bias) << 23);
+    const auto order = as_int(magnitude);
+    auto b = select(order < (1 << Fraction), to_bits(to_float(order) * unit), normal);
+    if constexpr (Largest < magnitude_mask) b = select(order > Largest, 0x7fc00000u, b);
+    if constexpr (Infinity != 0) b = select(order == Infinity, kInfinityBits, b);
+    return from_bits(b | (as_unsigned(code) << (32 - bits) & kSignMask));
+  }
+  static constexpr float largest = decoded(Largest);
+
+  /// Nearest, ties to even; what is larger than all becomes the largest. The sign is extended.
+  TIGHTWIRE_HD static constexpr auto nearest_code(const auto& x) {
+    const auto b = to_bits(x);
+    const auto t = least(from_bits(b & kMagnitudeMask), largest);
+    const auto m = to_bits(t);
+    const auto normal =
+        (m - (static_cast<std::uint32_t>(127 - bias) << 23) + ((1u << (shift - 1)) - 1) + (m >> shift & 1u)) >> shift;
+    const auto subnormal = to_bits(t + from_bits(align)) - align;
+    const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
+    return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+  }
+};
+
+using E4M3 = SmallFloat<4, 3, 0x7e>;        // OCP e4m3: no infinity, 448 the largest
+using E5M2 = SmallFloat<5, 2, 0x7b, 0x7c>;  // OCP e5m2: 57344 the largest
+using E2M1 = SmallFloat<2, 1, 0x07>;        // OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6
+
+/// A small float times a step. Their products are exact: at most 4 significant bits, and 8 of a bf16.
+template <class Format>
+struct SmallFloatArithmetic {
+  struct Scale {
+    float step;
+    float inverse;  ///< 0 in a block without a step
+  };
+  static constexpr bool exact_products = true;
+
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) { return Format::nearest_code(x * s.inverse); }
+  TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) { return Format::decoded(code) * s.step; }
+};
+
+}  // namespace detail
+
+/// Floats of 8 bits, one bf16 step per block that makes the largest element the largest float (448 or 57344). Relative
+/// error at most 2^-4 (e4m3) or 2^-3 (e5m2) down to the subnormals. At equal bytes `int8` is better unless blocks hold
+/// outliers a hundred times their other elements.
+template <class Format>
+struct Fp8 {
+  static constexpr bool kE4M3 = std::is_same_v<Format, detail::E4M3>;
+  static constexpr std::string_view name = kE4M3 ? "fp8-e4m3" : "fp8-e5m2";
+  static constexpr int bits = 8;
+  static constexpr float accuracy = kE4M3 ? 0.029f : 0.058f;
+  int block = 128;
+
+  using Stat = AbsMax;
+  using Param = std::uint16_t;
+  using Arithmetic = detail::SmallFloatArithmetic<Format>;
+  using Scale = typename Arithmetic::Scale;
+
+  /// No decoded value is subnormal: steps are large enough for the smallest float to be a normal number.
+  static constexpr std::uint32_t smallest_step = detail::to_bits(0x1p-126f / Format::unit) >> 16;
+  TIGHTWIRE_HD static constexpr Param param(Stat stat) {
+    const std::uint32_t step = detail::step_bits(stat.value(), Format::largest);
+    return static_cast<Param>(step != 0 && step < smallest_step ? smallest_step : step);
+  }
+  TIGHTWIRE_HD static constexpr Scale scale(Param param) {
+    const detail::StepScale s = detail::step_scale(param, {0, 0});
+    return {s.step, s.inverse};
+  }
+  static constexpr bool lossless(ElementType) { return false; }
+};
+using Fp8E4M3 = Fp8<detail::E4M3>;
+using Fp8E5M2 = Fp8<detail::E5M2>;
+
+/// OCP Microscaling (MX 1.0): small floats under a power of two per block of 32, one exponent byte. The scale is
+/// 2^(exponent of the largest element - exponent of the largest float), so that elements up to twice the largest float
+/// saturate. Sums are formed in fp32 and encoded once, under a scale of their own.
+template <class Format>
+struct Mx {
+  static constexpr std::string_view name = std::is_same_v<Format, detail::E4M3>   ? "mxfp8-e4m3"
+                                           : std::is_same_v<Format, detail::E5M2> ? "mxfp8-e5m2"
+                                                                                  : "mxfp4";
+  static constexpr int bits = Format::bits;
+  static constexpr float accuracy = bits == 4 ? 0.13f : std::is_same_v<Format, detail::E4M3> ? 0.031f : 0.058f;
+  int block = 32;
+
+  using Stat = AbsMax;
+  using Param = std::uint8_t;  ///< E8M0: the exponent plus 127; 255 is NaN
+  using Arithmetic = detail::SmallFloatArithmetic<Format>;
+  using Scale = typename Arithmetic::Scale;
+
+  static constexpr int largest_exponent = static_cast<int>(detail::to_bits(Format::largest) >> 23);
+  /// No decoded value is subnormal.
+  static constexpr int smallest = 1 + 127 - static_cast<int>(detail::to_bits(Format::unit) >> 23);
+  TIGHTWIRE_HD static constexpr Param param(Stat stat) {
+    const int exponent = (stat.bits >> 23) + 127 - largest_exponent;
+    const int held = exponent < smallest ? smallest : exponent;
+    const int scale = stat.bits == 0 ? 0 : held;
+    return static_cast<Param>(stat.finite() ? scale : 255);
+  }
+  TIGHTWIRE_HD static constexpr Scale scale(Param param) {
+    const std::uint32_t e = param;
+    const float step = detail::from_bits(e == 255 ? 0x7fc00000u : e == 0 ? 0x00400000u : e << 23);
+    const bool usable = e - 1 < 253;
+    return {step, usable ? detail::from_bits((254 - e) << 23) : 0.0f};
+  }
+  static constexpr bool lossless(ElementType) { return false; }
+};
+using MxFp8E4M3 = Mx<detail::E4M3>;
+using MxFp8E5M2 = Mx<detail::E5M2>;
+using MxFp4 = Mx<detail::E2M1>;
+static_assert(BlockCodec<Fp8E4M3> && BlockCodec<MxFp4>);
+
+}  // namespace tightwire

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <tightwire/codec/concept.hpp>
+#include <tightwire/host/loops.hpp>
+
+namespace tightwire::host {
+
+constexpr std::size_t align_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+constexpr std::size_t code_bytes(std::size_t bits, std::size_t count) { return (count * bits + 7) / 8; }
+
+template <BlockCodec C>
+inline constexpr std::size_t kParamBytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+/// Of a code between the loops.
+template <BlockCodec C>
+inline constexpr std::size_t kCodeBytes = C::bits <= 8 ? 1 : C::bits / 8;
+
+template <BlockCodec C>
+constexpr Form form(const C& codec) {
+  const auto block = static_cast<std::size_t>(codec.block);
+  const std::size_t tile = block * std::max<std::size_t>(1, kTile / block);
+  return {.bits = static_cast<std::size_t>(C::bits),
+          .code_bytes = kCodeBytes<C>,
+          .param_bytes = kParamBytes<C>,
+          .block = block,
+          .part = std::is_empty_v<typename C::Scale> ? kLargestTile : block,
+          .tile = tile};
+}
+
+/// Layout of an encoded slice: [Param x blocks][codes, first element in the low bits], each part starting on and padded
+/// with zeros to a multiple of 16 bytes.
+struct Layout {
+  std::size_t params;  ///< bytes
+  std::size_t codes_at;
+  std::size_t codes;  ///< bytes
+  std::size_t bytes;
+};
+constexpr Layout layout(const Form& form, std::size_t count) {
+  Layout layout{};
+  layout.params = (count + form.block - 1) / form.block * form.param_bytes;
+  layout.codes_at = align_up(layout.params, 16);
+  layout.codes = code_bytes(form.bits, count);
+  layout.bytes = layout.codes_at + align_up(layout.codes, 16);
+  return layout;
+}
+
+}  // namespace tightwire::host

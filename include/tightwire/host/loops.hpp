@@ -1,0 +1,148 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include <tightwire/coder.hpp>
+#include <tightwire/host/upcoming.hpp>
+
+namespace tightwire::host {
+
+/// Slices are worked on in tiles: as many whole blocks as make this many elements, at least one block. What passes from
+/// loop to loop stays in the innermost cache.
+inline constexpr std::size_t kTile = 1024;
+/// Blocks are multiples of the smallest, up to this many elements.
+inline constexpr int kSmallestBlock = 16;
+inline constexpr int kLargestBlock = 4096;
+inline constexpr std::size_t kLargestTile = kLargestBlock;
+/// Loops take whole units of elements. A slice that ends within one goes through memory with room.
+inline constexpr std::size_t kUnit = 16;
+/// Contributions that one loop adds up in registers.
+inline constexpr std::size_t kMostSources = 4;
+
+/// What the loops and the code around them must know of a codec.
+struct Form {
+  std::size_t bits;         ///< of a code on the wire
+  std::size_t code_bytes;   ///< of a code between the loops: 1, 2 or 4
+  std::size_t param_bytes;  ///< per block on the wire
+  std::size_t block;        ///< elements that share a Param, and stay together
+  std::size_t part;         ///< elements that share a Scale: a block, or all where there are no scales
+  std::size_t tile;         ///< elements worked on at a time
+
+  std::size_t parts(std::size_t elements) const { return (elements + part - 1) / part; }
+  std::size_t blocks(std::size_t elements) const { return (elements + block - 1) / block; }
+};
+
+// One tile, in fp32. `count` is a number of whole units, all of which may be read and written.
+
+/// The statistics of x + added, one per part. `added` may be null.
+struct StatisticsJob {
+  const float* x;
+  const float* added;
+  std::size_t count;
+  std::size_t part;
+  void* stats;
+};
+/// x + added under known scales -> codes, values, difference. What is null is not wanted.
+struct QuantizeJob {
+  const float* x;
+  const float* added;
+  std::size_t count;
+  std::size_t part;
+  const void* scales;
+  std::byte* codes;
+  float* difference;  ///< what the values miss
+  float* values;      ///< decoded
+  bool codes_past_cache;
+  bool difference_past_cache;
+  Upcoming upcoming;
+};
+/// Statistics of parts -> Params on the wire (null: not wanted) and scales.
+struct ScalesJob {
+  const void* stats;
+  std::size_t parts;
+  std::byte* params;
+  void* scales;
+};
+/// Params on the wire -> scales.
+struct ScalesOfJob {
+  const std::byte* params;
+  std::size_t parts;
+  void* scales;
+};
+/// Codes -> values.
+struct DequantizeJob {
+  const std::byte* codes;
+  std::size_t count;
+  std::size_t part;
+  const void* scales;
+  float* values;
+  bool past_cache;
+};
+/// A contribution to a sum: codes with their scales, or values.
+struct Source {
+  const std::byte* codes;
+  const void* scales;
+  const float* values;
+};
+/// The sum of contributions in their order, up to kMostSources at a time.
+struct AccumulateJob {
+  const Source* sources;
+  std::size_t number;
+  bool first;  ///< `sum` holds nothing yet
+  bool last;   ///< divide
+  float divisor;
+  float* sum;
+  std::size_t count;
+  std::size_t part;
+};
+/// Codes of a byte each -> `bits` bits each on the wire, and back with the top bit extended. The codes have room for
+/// whole units.
+struct PackJob {
+  const std::byte* codes;
+  std::size_t count;
+  std::byte* wire;
+};
+struct UnpackJob {
+  const std::byte* wire;
+  std::size_t count;
+  std::byte* codes;
+};
+/// A part with a NaN or an infinity in it, or with a value that the type of the buffer cannot hold.
+struct NonFiniteJob {
+  const float* x;
+  std::size_t count;
+  const void* scale;
+  Residual residual;  ///< where the difference goes
+  std::byte* codes;   ///< null: not wanted
+  float* values;      ///< where the decoded values go, `x` if you like; null: not wanted
+  ElementType type;   ///< to which decoded values are rounded
+};
+
+/// The loops of a codec for one instruction set.
+struct Loops {
+  void (*statistics)(const StatisticsJob&);
+  bool (*scales)(const ScalesJob&);  ///< false if something is not finite
+  bool (*finite)(const void* stats, std::size_t part);
+  void (*scales_of)(const ScalesOfJob&);
+  void (*quantize)(const QuantizeJob&);
+  std::uint64_t (*quantize_nonfinite)(const NonFiniteJob&);
+  void (*dequantize)(const DequantizeJob&);
+  void (*accumulate)(const AccumulateJob&);
+  /// Null where a code is whole bytes.
+  void (*pack)(const PackJob&);
+  void (*unpack)(const UnpackJob&);
+  std::size_t scale_bytes;
+};
+
+/// A codec's own statistics and scales, as the code around the loops holds them: raw memory for a tile.
+inline constexpr std::size_t kMostStatBytes = 32;
+inline constexpr std::size_t kMostScaleBytes = 32;
+inline constexpr std::size_t kMostParts = kLargestTile / kUnit;
+struct alignas(64) Stats {
+  std::byte bytes[kMostParts * kMostStatBytes];
+};
+struct alignas(64) Scales {
+  std::byte bytes[kMostParts * kMostScaleBytes];
+};
+
+}  // namespace tightwire::host

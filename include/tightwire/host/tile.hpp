@@ -1,0 +1,193 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include <tightwire/host/elements.hpp>
+#include <tightwire/host/layout.hpp>
+#include <tightwire/host/nonfinite.hpp>
+#include <tightwire/host/statistics.hpp>
+
+namespace tightwire::host {
+
+/// Room for a tile where a buffer cannot be used as it is: 16-bit elements, and a slice that ends within a unit.
+struct alignas(64) TileMemory {
+  float x[kLargestTile];
+  float added[kLargestTile];
+};
+struct alignas(64) TileValues {
+  float x[kLargestTile];
+};
+struct alignas(64) TileCodes {
+  std::byte bytes[4 * kLargestTile];
+};
+
+/// Elements `begin` to `begin + count` of a slice as the loops take them: x + added, in whole units.
+struct Tile {
+  const float* x = nullptr;
+  const float* added = nullptr;
+  std::size_t begin = 0;
+  std::size_t count = 0;
+
+  std::size_t units() const { return align_up(count, kUnit); }
+  bool ragged() const { return count % kUnit != 0; }
+};
+
+/// The tiles of a slice.
+struct Tiles {
+  std::size_t count;  ///< of the slice
+  std::size_t size;
+
+  std::size_t number() const { return (count + size - 1) / size; }
+  std::size_t begin(std::size_t t) const { return t * size; }
+  std::size_t elements(std::size_t t) const { return std::min(size, count - t * size); }
+  bool has_whole(std::size_t t) const { return (t + 1) * size <= count; }
+};
+
+/// Repeats the last element to the end of its unit, which changes no statistic.
+inline void fill_unit(float* x, std::size_t count) { std::fill(x + count, x + align_up(count, kUnit), x[count - 1]); }
+
+/// A tile's part of a residual, in whole units.
+inline const float* added_of(const Residual& residual, std::size_t begin, std::size_t count, float* memory) {
+  const float* added = advanced(residual, begin).before;
+  if (added == nullptr || count % kUnit == 0) return added;
+  std::memcpy(memory, added, count * sizeof(float));
+  fill_unit(memory, count);
+  return memory;
+}
+/// A tile of a buffer and its residual.
+inline Tile tile_of(Level level, ElementType type, const std::byte* data, const Residual& residual, std::size_t begin,
+                    std::size_t count, TileMemory& memory) {
+  const std::byte* from = data + begin * element_bytes(type);
+  Tile tile{reinterpret_cast<const float*>(from), added_of(residual, begin, count, memory.added), begin, count};
+  if (type != ElementType::f32 || tile.ragged()) {
+    widen(level, type, from, count, memory.x);
+    fill_unit(memory.x, count);
+    tile.x = memory.x;
+  }
+  return tile;
+}
+
+/// Where a tile goes. What is null is not wanted.
+struct Destination {
+  std::byte* codes;   ///< of the slice, on the wire
+  Residual residual;  ///< of the slice
+  float* values;      ///< of the tile, room for whole units
+  ElementType type;   ///< to which values are rounded before the difference is taken
+  bool codes_past_cache;
+};
+
+/// Puts tiles where they go, whatever their ends and elements are.
+class TileWriter {
+ public:
+  TileWriter(const Form& form, const Loops& loops, Level level) : form_(form), loops_(loops), level_(level) {}
+
+  /// Returns the number of non-finite elements. `finite`: all elements and their values are known to be.
+  std::uint64_t put(const Tile& tile, const Stats& stats, const Scales& scales, bool finite, const Destination& to,
+                    const Upcoming& upcoming) {
+    const Residual residual = advanced(to.residual, tile.begin);
+    std::byte* const wire = to.codes != nullptr ? to.codes + code_bytes(form_.bits, tile.begin) : nullptr;
+    const bool direct_codes = form_.bits >= 8 && !tile.ragged();
+    const bool rounds = to.type != ElementType::f32;
+    float* const difference = !residual ? nullptr : tile.ragged() ? difference_.x : residual.after;
+    QuantizeJob job{.x = tile.x,
+                    .added = tile.added,
+                    .count = tile.units(),
+                    .part = form_.part,
+                    .scales = scales.bytes,
+                    .codes = direct_codes      ? wire
+                             : wire != nullptr ? codes_.bytes
+                                               : nullptr,
+                    .difference = rounds ? nullptr : difference,
+                    .values = to.values,
+                    .codes_past_cache = direct_codes && to.codes_past_cache && codes_aligned(wire),
+                    .difference_past_cache = residual.past_cache && !tile.ragged() && is_aligned(residual.after),
+                    .upcoming = upcoming};
+    std::uint64_t nonfinite = 0;
+    if (finite) loops_.quantize(job);
+    if (finite && rounds) finite = largest_bits(level_, job.values, job.count) < overflow_bits(to.type);
+    if (!finite) [[unlikely]] {
+      job.difference = difference;
+      nonfinite = put_parts(job, tile, stats, residual.before, to.type);
+    } else if (rounds) {
+      round(level_, to.type, x_of(job), job.values, difference, job.count);
+    }
+    if (wire != nullptr) put_codes(job, tile, wire, to.codes_past_cache);
+    if (residual && tile.ragged()) std::memcpy(residual.after, difference_.x, tile.count * sizeof(float));
+    return nonfinite;
+  }
+
+ private:
+  /// Encoded slices lie on multiples of 16 bytes, which is enough.
+  static bool codes_aligned(const std::byte* codes) { return reinterpret_cast<std::uintptr_t>(codes) % 16 == 0; }
+
+  /// x + added as one array.
+  const float* x_of(const QuantizeJob& job) {
+    if (job.added == nullptr) return job.x;
+    for (std::size_t i = 0; i < job.count; ++i) sum_.x[i] = job.x[i] + job.added[i];
+    return sum_.x;
+  }
+
+  void put_codes(const QuantizeJob& job, const Tile& tile, std::byte* wire, bool past_cache) {
+    if (job.codes == wire) return;
+    const std::size_t bytes = code_bytes(form_.bits, tile.count);
+    if (form_.bits >= 8) {
+      std::memcpy(wire, codes_.bytes, bytes);
+    } else if (past_cache && bytes % 16 == 0 && codes_aligned(wire)) {
+      loops_.pack({codes_.bytes, tile.count, packed_});
+      for (std::size_t at = 0; at < bytes; at += 16) detail::copy_past_cache(packed_ + at, wire + at, 16);
+    } else {
+      loops_.pack({codes_.bytes, tile.count, wire});
+    }
+  }
+
+  /// Part by part: those that are finite, and those that are not.
+  [[gnu::noinline, gnu::cold]] std::uint64_t put_parts(const QuantizeJob& all, const Tile& tile, const Stats& stats,
+                                                       const float* before, ElementType type) {
+    const float* x = x_of(all);
+    std::uint64_t nonfinite = 0;
+    for (std::size_t begin = 0, p = 0; begin < tile.count; begin += form_.part, ++p) {
+      const std::size_t count = std::min(form_.part, tile.count - begin);
+      float* const difference = all.difference != nullptr ? all.difference + begin : nullptr;
+      QuantizeJob job = all;
+      job.x = x + begin;
+      job.added = nullptr;
+      job.count = align_up(count, kUnit);
+      job.scales = static_cast<const std::byte*>(all.scales) + p * loops_.scale_bytes;
+      job.codes = all.codes != nullptr ? all.codes + begin * form_.code_bytes : nullptr;
+      job.values = all.values != nullptr ? all.values + begin : nullptr;
+      job.difference = type == ElementType::f32 ? difference : nullptr;
+      job.upcoming = {};
+      bool finite = loops_.finite(stats.bytes, p);
+      if (finite) loops_.quantize(job);
+      if (finite && type != ElementType::f32) {
+        finite = largest_bits(level_, job.values, job.count) < overflow_bits(type);
+        if (finite) round(level_, type, job.x, job.values, difference, job.count);
+      }
+      if (finite) continue;
+      const Residual residual = difference != nullptr ? Residual{before + begin, difference} : Residual{};
+      nonfinite += loops_.quantize_nonfinite({job.x, count, job.scales, residual, job.codes, job.values, type});
+    }
+    return nonfinite;
+  }
+
+  const Form& form_;
+  const Loops& loops_;
+  Level level_;
+  TileCodes codes_;
+  alignas(64) std::byte packed_[kLargestTile];
+  TileValues difference_;
+  TileValues sum_;
+};
+
+/// The padding of both parts of an encoded slice, so that equal slices are equal bytes.
+inline void clear_padding(const Layout& shape, std::byte* wire) {
+  if (shape.bytes == 0) return;  // there may be no wire
+  std::memset(wire + shape.params, 0, shape.codes_at - shape.params);
+  const std::size_t codes = shape.codes_at + shape.codes;
+  std::memset(wire + codes, 0, shape.bytes - codes);
+}
+
+}  // namespace tightwire::host
