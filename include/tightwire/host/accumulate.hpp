@@ -40,40 +40,38 @@ struct Accumulate {
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
+    const Job job = in_registers(given);
     Source sources[kMostSources];
-    std::copy(job.sources, job.sources + job.number, sources);
+    for (std::size_t k = 0; k < job.number; ++k) sources[k] = in_registers(job.sources[k]);
     const Divisor<W> divisor(job.divisor);
-    for (std::size_t begin = 0, part = 0; begin < job.count; begin += job.part, ++part) {
-      for_units<W>(begin, std::min(begin + job.part, job.count), [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
-        Lanes<float, W> sum[N], next[N];
-        std::size_t k = 0;
-        if (job.first)
-          contribution<W, N>(sources[k++], part, i, sum);
-        else
-          load<W>(job.sum + i, sum);
-        for (; k < job.number; ++k) {
-          contribution<W, N>(sources[k], part, i, next);
-          TIGHTWIRE_UNROLL(4)
-          for (int j = 0; j < N; ++j) sum[j] = sum[j] + next[j];
-        }
-        if (job.last) divisor.apply(sum);
-        store<W>(sum, job.sum + i);
-      });
-    }
+    for_parts<W>(job.count, job.part, [&]<int N>(std::size_t i, const auto& parts) TIGHTWIRE_LAMBDA_INLINE {
+      Lanes<float, W> sum[N], next[N];
+      std::size_t k = 0;
+      if (job.first)
+        contribution<W, N>(sources[k++], parts, i, sum);
+      else
+        load<W>(job.sum + i, sum);
+      for (; k < job.number; ++k) {
+        contribution<W, N>(sources[k], parts, i, next);
+        TIGHTWIRE_UNROLL(4)
+        for (int j = 0; j < N; ++j) sum[j] = sum[j] + next[j];
+      }
+      if (job.last) divisor.apply(sum);
+      store<W>(sum, job.sum + i);
+    });
   }
 
  private:
   template <int W, int N>
-  TIGHTWIRE_INLINE static void contribution(const Source& source, std::size_t part, std::size_t i,
+  TIGHTWIRE_INLINE static void contribution(const Source& source, const auto& parts, std::size_t i,
                                             Lanes<float, W> (&value)[N]) {
     if (source.values != nullptr) return load<W>(source.values + i, value);
     Lanes<int, W> codes[N];
     get_codes<Bytes, W>(source.codes + i * Bytes, codes);
-    const Scale scale = static_cast<const Scale*>(source.scales)[part];
+    const auto* scales = static_cast<const Scale*>(source.scales);
     TIGHTWIRE_UNROLL(4)
     for (int j = 0; j < N; ++j) {
-      value[j] = Arithmetic<A, W>::value(codes[j], scale);
+      value[j] = Arithmetic<A, W>::value(codes[j], scales[parts[j]]);
       // A product that is not exact must be rounded before it is added, whatever the compiler may contract.
       if constexpr (!requires { A::exact_products; }) detail::settle(value[j]);
     }

@@ -17,7 +17,7 @@ struct PackBits {
   using Job = PackJob;
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
+    const Job job{in_register(given.codes), in_register(given.count), in_register(given.wire)};
     std::size_t i = 0;
     if constexpr (Bits == 4 && W > 4)
       for (; i + 4 * W <= job.count; i += 4 * W) detail::join_nibbles<W>(job.codes + i, job.wire + i / 2);
@@ -55,7 +55,7 @@ struct UnpackBits {
   using Job = UnpackJob;
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
+    const Job job{in_register(given.wire), in_register(given.count), in_register(given.codes)};
     std::size_t i = 0;
     if constexpr (Bits == 4 && W > 4)
       for (; i + 4 * W <= job.count; i += 4 * W) detail::split_nibbles<W>(job.wire + i / 2, job.codes + i);

@@ -74,7 +74,7 @@ std::uint64_t HostCoder<C>::encode(ElementType type, const Encode& job) const {
 
 template <BlockCodec C>
 Coder::NonFinite HostCoder<C>::combine(ElementType type, const Combine& job) const {
-  return host::Combine(form_, loops_, level_, type, job).run();
+  return host::Combine(form_, loops_, level_, type, C::lossless(type), job).run();
 }
 
 template <BlockCodec C>

@@ -12,16 +12,28 @@ namespace tightwire::host {
 /// A slice: the sum of all contributions -> wire and out, tile by tile. The sum never reaches memory.
 class Combine {
  public:
-  Combine(const Form& form, const Loops& loops, Level level, ElementType type, const Coder::Combine& job)
+  /// `lossless`: what is decoded is what was encoded, if it is finite.
+  Combine(const Form& form, const Loops& loops, Level level, ElementType type, bool lossless, const Coder::Combine& job)
       : form_(form),
         loops_(loops),
         level_(level),
         type_(type),
+        lossless_(lossless),
         job_(job),
         shape_(layout(form, job.count)),
         own_(
             static_cast<std::size_t>(std::find(job.sources.begin(), job.sources.end(), nullptr) - job.sources.begin())),
-        writer_(form, loops, level) {}
+        known_(form, loops, arena_),
+        own_values_(arena_.floats(form.tile)),
+        sum_(arena_.floats(form.tile)),
+        writer_(form, loops, level, arena_),
+        memory_(form, arena_),
+        values_(arena_.floats(form.tile)) {
+    for (std::size_t k = 0; k < std::min(kMostSources, job.sources.size()); ++k) {
+      source_scales_[k] = arena_.bytes(form.parts(form.tile) * loops.scale_bytes);
+      source_codes_[k] = arena_.bytes(form.tile * form.code_bytes);
+    }
+  }
 
   Coder::NonFinite run() {
     if (job_.wire != nullptr) clear_padding(shape_, job_.wire);
@@ -39,22 +51,21 @@ class Combine {
 
  private:
   bool has_own() const { return own_ < job_.sources.size(); }
-  bool next_is_whole(std::size_t begin) const { return begin + 2 * form_.tile <= job_.count; }
   std::byte* out(std::size_t begin) const { return static_cast<std::byte*>(job_.out) + begin * element_bytes(type_); }
 
   /// Our own contribution, as everyone would decode it.
   void take_own(std::size_t begin, std::size_t count) {
     const auto* data = static_cast<const std::byte*>(job_.data);
     const Tile tile = tile_of(level_, type_, data, job_.sender, begin, count, memory_);
-    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, stats_.bytes});
-    const bool finite = loops_.scales({stats_.bytes, form_.parts(count), nullptr, scales_.bytes});
-    Upcoming soon;
-    if (next_is_whole(begin)) {
-      soon.data(data, begin + form_.tile, element_bytes(type_));
-      soon.sender(job_.sender.before, begin + form_.tile);
+    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, known_.stats});
+    const bool finite = loops_.scales({known_.stats, form_.parts(count), nullptr, known_.scales});
+    if (lossless_ && finite && !job_.sender) {
+      own_source_ = tile.x;
+      return;
     }
-    met_.contribution += writer_.put(tile, stats_, scales_, finite,
-                                     {nullptr, job_.sender, own_values_.x, ElementType::f32, false}, soon);
+    own_source_ = own_values_;
+    met_.contribution +=
+        writer_.put(tile, known_, finite, {nullptr, job_.sender, own_values_, ElementType::f32, false});
   }
 
   void sum(std::size_t begin, std::size_t count) {
@@ -65,38 +76,36 @@ class Combine {
       for (std::size_t k = 0; k < number; ++k) {
         const std::byte* wire = job_.sources[from + k];
         if (wire == nullptr) {
-          sources[k] = {nullptr, nullptr, own_values_.x};
+          sources[k] = {nullptr, nullptr, own_source_};
           continue;
         }
-        loops_.scales_of({wire + form_.blocks(begin) * form_.param_bytes, form_.parts(count), source_scales_[k].bytes});
-        sources[k] = {codes_of(form_, loops_, wire + shape_.codes_at, begin, count, source_codes_[k].bytes),
-                      source_scales_[k].bytes, nullptr};
+        loops_.scales_of({wire + form_.blocks(begin) * form_.param_bytes, form_.parts(count), source_scales_[k]});
+        sources[k] = {codes_of(form_, loops_, wire + shape_.codes_at, begin, count, source_codes_[k]),
+                      source_scales_[k], nullptr};
       }
-      loops_.accumulate({sources, number, from == 0, from + number == ranks, job_.divisor, sum_.x,
-                         align_up(count, kUnit), form_.part});
+      loops_.accumulate(
+          {sources, number, from == 0, from + number == ranks, job_.divisor, sum_, align_up(count, kUnit), form_.part});
     }
     // What the last unit has beyond the slice is of no contribution.
-    fill_unit(sum_.x, count);
+    fill_unit(sum_, count);
   }
 
   void put_sum(std::size_t begin, std::size_t count) {
     const int overflow = overflow_bits(type_);
-    if (largest_bits(level_, sum_.x, align_up(count, kUnit)) >= overflow) [[unlikely]]
-      met_.result += settle_overflows(sum_.x, count, overflow);
-    narrow(level_, type_, sum_.x, count, out(begin));
+    if (largest_bits(level_, sum_, align_up(count, kUnit)) >= overflow) [[unlikely]]
+      met_.result += settle_overflows(sum_, count, overflow);
+    narrow(level_, type_, sum_, count, out(begin));
   }
 
   void put_encoded(std::size_t begin, std::size_t count) {
-    const Tile tile{sum_.x, added_of(job_.owner, begin, count, memory_.added), begin, count};
-    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, stats_.bytes});
+    const Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), begin, count};
+    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, known_.stats});
     const bool finite = loops_.scales(
-        {stats_.bytes, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes, scales_.bytes});
-    Upcoming soon;
-    if (next_is_whole(begin)) soon.owner(job_.owner.before, begin + form_.tile);
+        {known_.stats, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes, known_.scales});
     const bool direct = type_ == ElementType::f32 && !tile.ragged();
-    float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_.x;
-    met_.result += writer_.put(tile, stats_, scales_, finite,
-                               {job_.wire + shape_.codes_at, job_.owner, values, type_, job_.past_cache}, soon);
+    float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_;
+    met_.result +=
+        writer_.put(tile, known_, finite, {job_.wire + shape_.codes_at, job_.owner, values, type_, job_.past_cache});
     if (!direct) narrow(level_, type_, values, count, out(begin));
   }
 
@@ -104,19 +113,21 @@ class Combine {
   const Loops& loops_;
   Level level_;
   ElementType type_;
+  bool lossless_;
   const Coder::Combine& job_;
   Layout shape_;
   std::size_t own_;  ///< our place among the ranks, or their number
   Coder::NonFinite met_;
+  Arena arena_;
+  TileScales known_;
+  float* own_values_;
+  const float* own_source_ = nullptr;
+  float* sum_;
   TileWriter writer_;
   TileMemory memory_;
-  Stats stats_;
-  Scales scales_;
-  TileValues own_values_;
-  TileValues sum_;
-  TileValues values_;
-  Scales source_scales_[kMostSources];
-  TileCodes source_codes_[kMostSources];
+  float* values_;
+  std::byte* source_scales_[kMostSources];
+  std::byte* source_codes_[kMostSources];
 };
 
 }  // namespace tightwire::host

@@ -28,19 +28,20 @@ inline void decode(const Form& form, const Loops& loops, Level level, ElementTyp
   auto* const out = static_cast<std::byte*>(job.out);
   const Tiles tiles{job.count, form.tile};
   const bool past_cache = type == ElementType::f32 && job.past_cache;
-  Scales scales;
-  TileCodes codes;
-  TileValues values;
+  Arena arena;
+  std::byte* const scales = arena.bytes(form.parts(form.tile) * loops.scale_bytes);
+  std::byte* const codes = arena.bytes(form.tile * form.code_bytes);
+  float* const values = arena.floats(form.tile);
   for (std::size_t t = 0; t < tiles.number(); ++t) {
     const std::size_t begin = tiles.begin(t);
     const std::size_t count = tiles.elements(t);
-    loops.scales_of({job.wire + form.blocks(begin) * form.param_bytes, form.parts(count), scales.bytes});
+    loops.scales_of({job.wire + form.blocks(begin) * form.param_bytes, form.parts(count), scales});
     std::byte* const to = out + begin * element_bytes(type);
     const bool direct = type == ElementType::f32 && count % kUnit == 0;
-    auto* const x = direct ? reinterpret_cast<float*>(to) : values.x;
-    loops.dequantize({codes_of(form, loops, job.wire + shape.codes_at, begin, count, codes.bytes),
-                      align_up(count, kUnit), form.part, scales.bytes, x, direct && past_cache && is_aligned(to)});
-    if (!direct) narrow(level, type, values.x, count, to);
+    auto* const x = direct ? reinterpret_cast<float*>(to) : values;
+    loops.dequantize({codes_of(form, loops, job.wire + shape.codes_at, begin, count, codes), align_up(count, kUnit),
+                      form.part, scales, x, direct && past_cache && is_aligned(to)});
+    if (!direct) narrow(level, type, values, count, to);
   }
   if (past_cache) detail::order_stores_past_cache();
 }

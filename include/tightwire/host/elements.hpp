@@ -41,6 +41,39 @@ TIGHTWIRE_INLINE void for_units(std::size_t begin, std::size_t end, const Step& 
     for (; i < end; i += kUnit) step.template operator()<kUnitLanes>(i);
 }
 
+/// The same place of all registers of a group.
+struct OnePart {
+  std::size_t part;
+  std::size_t operator[](int) const { return part; }
+};
+/// Registers of a group in parts of their own.
+struct SeveralParts {
+  std::size_t parts[4];
+  std::size_t operator[](int k) const { return parts[k]; }
+};
+/// Calls `step.template operator()<N>(i, parts)` for N * W elements at a time, where parts[k] is the part that register
+/// k lies in. Parts are whole units; those shorter than a group share one.
+template <int W, class Step>
+TIGHTWIRE_INLINE void for_parts(std::size_t count, std::size_t part, const Step& step) {
+  if (part % (4 * W) == 0) {
+    for (std::size_t begin = 0, p = 0; begin < count; begin += part, ++p)
+      for_units<W>(begin, std::min(begin + part, count),
+                   [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE { step.template operator()<N>(i, OnePart{p}); });
+  } else {
+    std::size_t p = 0, within = 0;
+    for_units<W>(0, count, [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
+      SeveralParts parts{};
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k) {
+        parts.parts[k] = p;
+        within += W;
+        if (within == part) within = 0, ++p;
+      }
+      step.template operator()<N>(i, parts);
+    });
+  }
+}
+
 template <ElementType Type, int W>
 requires(Type != ElementType::f32) TIGHTWIRE_INLINE Lanes<float, W> from_16_bits(const Lanes<int, W>& h) {
   if constexpr (Type == ElementType::bf16)

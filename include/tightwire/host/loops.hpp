@@ -3,13 +3,13 @@
 #include <cstdint>
 
 #include <tightwire/coder.hpp>
-#include <tightwire/host/upcoming.hpp>
+#include <tightwire/detail/hd.hpp>
 
 namespace tightwire::host {
 
 /// Slices are worked on in tiles: as many whole blocks as make this many elements, at least one block. What passes from
 /// loop to loop stays in the innermost cache.
-inline constexpr std::size_t kTile = 1024;
+inline constexpr std::size_t kTile = 512;
 /// Blocks are multiples of the smallest, up to this many elements.
 inline constexpr int kSmallestBlock = 16;
 inline constexpr int kLargestBlock = 4096;
@@ -54,7 +54,6 @@ struct QuantizeJob {
   float* values;      ///< decoded
   bool codes_past_cache;
   bool difference_past_cache;
-  Upcoming upcoming;
 };
 /// Statistics of parts -> Params on the wire (null: not wanted) and scales.
 struct ScalesJob {
@@ -118,6 +117,59 @@ struct NonFiniteJob {
   ElementType type;   ///< to which decoded values are rounded
 };
 
+/// A copy of a job, member by member. As a whole it would be loaded in wide registers right after it was written in
+/// narrow ones, which a processor can do only when the stores before have reached the cache.
+template <class T>
+TIGHTWIRE_INLINE T in_register(T value) {
+  asm("" : "+r"(value));
+  return value;
+}
+TIGHTWIRE_INLINE QuantizeJob in_registers(const QuantizeJob& job) {
+  return {.x = in_register(job.x),
+          .added = in_register(job.added),
+          .count = in_register(job.count),
+          .part = in_register(job.part),
+          .scales = in_register(job.scales),
+          .codes = in_register(job.codes),
+          .difference = in_register(job.difference),
+          .values = in_register(job.values),
+          .codes_past_cache = in_register(job.codes_past_cache),
+          .difference_past_cache = in_register(job.difference_past_cache)};
+}
+TIGHTWIRE_INLINE DequantizeJob in_registers(const DequantizeJob& job) {
+  return {.codes = in_register(job.codes),
+          .count = in_register(job.count),
+          .part = in_register(job.part),
+          .scales = in_register(job.scales),
+          .values = in_register(job.values),
+          .past_cache = in_register(job.past_cache)};
+}
+TIGHTWIRE_INLINE Source in_registers(const Source& source) {
+  return {
+      .codes = in_register(source.codes), .scales = in_register(source.scales), .values = in_register(source.values)};
+}
+TIGHTWIRE_INLINE AccumulateJob in_registers(const AccumulateJob& job) {
+  return {.sources = in_register(job.sources),
+          .number = in_register(job.number),
+          .first = in_register(job.first),
+          .last = in_register(job.last),
+          .divisor = job.divisor,
+          .sum = in_register(job.sum),
+          .count = in_register(job.count),
+          .part = in_register(job.part)};
+}
+TIGHTWIRE_INLINE StatisticsJob in_registers(const StatisticsJob& job) {
+  return {.x = in_register(job.x),
+          .added = in_register(job.added),
+          .count = in_register(job.count),
+          .part = in_register(job.part),
+          .stats = in_register(job.stats)};
+}
+
+/// Of a codec's own statistics and scales.
+inline constexpr std::size_t kMostStatBytes = 32;
+inline constexpr std::size_t kMostScaleBytes = 32;
+
 /// The loops of a codec for one instruction set.
 struct Loops {
   void (*statistics)(const StatisticsJob&);
@@ -131,18 +183,8 @@ struct Loops {
   /// Null where a code is whole bytes.
   void (*pack)(const PackJob&);
   void (*unpack)(const UnpackJob&);
+  std::size_t stat_bytes;
   std::size_t scale_bytes;
-};
-
-/// A codec's own statistics and scales, as the code around the loops holds them: raw memory for a tile.
-inline constexpr std::size_t kMostStatBytes = 32;
-inline constexpr std::size_t kMostScaleBytes = 32;
-inline constexpr std::size_t kMostParts = kLargestTile / kUnit;
-struct alignas(64) Stats {
-  std::byte bytes[kMostParts * kMostStatBytes];
-};
-struct alignas(64) Scales {
-  std::byte bytes[kMostParts * kMostScaleBytes];
 };
 
 }  // namespace tightwire::host

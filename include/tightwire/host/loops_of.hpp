@@ -20,7 +20,7 @@ struct ScalesFromStatistics {
   TIGHTWIRE_INLINE static bool run(const Job& job) {
     const auto* stats = static_cast<const typename C::Stat*>(job.stats);
     bool finite = true;
-    for (std::size_t p = 0; p < job.parts; ++p) finite &= stats[p].finite();
+    for (std::size_t p = 0; p < job.parts; ++p) finite &= stats[in_register(p)].finite();
     if (job.params == nullptr) {
       find(stats, job.parts, job.scales, [](std::size_t, const typename C::Param&) {});
     } else {
@@ -36,6 +36,8 @@ struct ScalesFromStatistics {
   TIGHTWIRE_INLINE static void find(const typename C::Stat* stats, std::size_t parts, void* to, const Put& put) {
     auto* scales = static_cast<typename C::Scale*>(to);
     for (std::size_t p = 0; p < parts; ++p) {
+      // One by one: statistics were written so just before, see `in_register`.
+      p = in_register(p);
       const typename C::Param param = C::param(stats[p]);
       put(p, param);
       scales[p] = C::scale(param);
@@ -49,6 +51,7 @@ struct ScalesFromParams {
   TIGHTWIRE_INLINE static void run(const Job& job) {
     auto* scales = static_cast<typename C::Scale*>(job.scales);
     for (std::size_t p = 0; p < job.parts; ++p) {
+      p = in_register(p);
       typename C::Param param{};
       std::memcpy(&param, job.params + p * kParamBytes<C>, kParamBytes<C>);
       scales[p] = C::scale(param);
@@ -74,6 +77,7 @@ Loops loops_of(Level level) {
               .accumulate = at<Accumulate<A, kBytes>>(level),
               .pack = nullptr,
               .unpack = nullptr,
+              .stat_bytes = sizeof(typename C::Stat),
               .scale_bytes = sizeof(typename C::Scale)};
   if constexpr (C::bits < 8) {
     loops.pack = at<PackBits<C::bits>>(level);

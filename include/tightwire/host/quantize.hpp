@@ -54,39 +54,37 @@ struct Quantize {
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;  // a copy that no store can alias, so that its members stay in registers
+    const Job job = in_registers(given);
     const auto* scales = static_cast<const Scale*>(job.scales);
-    for (std::size_t begin = 0; begin < job.count; begin += job.part) {
-      const Scale scale = *scales++;
-      for_units<W>(begin, std::min(begin + job.part, job.count),
-                   [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE { group<W, N>(job, scale, i); });
-    }
+    for_parts<W>(job.count, job.part, [&]<int N>(std::size_t i, const auto& parts) TIGHTWIRE_LAMBDA_INLINE {
+      group<W, N>(job, scales, parts, i);
+    });
   }
 
  private:
   template <int W, int N>
-  TIGHTWIRE_INLINE static void group(const Job& job, const Scale& scale, std::size_t i) {
+  TIGHTWIRE_INLINE static void group(const Job& job, const Scale* scales, const auto& parts, std::size_t i) {
     using With = Arithmetic<A, W>;
-    job.upcoming.template ask<N * W>(i);
     Lanes<float, W> x[N];
     typename With::Encoded encoded[N];
     load<W>(job.x + i, x);
     if (job.added != nullptr) add<W>(job.added + i, x);
     TIGHTWIRE_UNROLL(4)
-    for (int k = 0; k < N; ++k) encoded[k] = With::encode(x[k], scale);
+    for (int k = 0; k < N; ++k) encoded[k] = With::encode(x[k], scales[parts[k]]);
     if (job.difference != nullptr) {
       if (job.difference_past_cache) {
         TIGHTWIRE_UNROLL(4)
         for (int k = 0; k < N; ++k)
-          store_past_cache(With::difference(x[k], encoded[k], scale), job.difference + i + W * k);
+          store_past_cache(With::difference(x[k], encoded[k], scales[parts[k]]), job.difference + i + W * k);
       } else {
         TIGHTWIRE_UNROLL(4)
-        for (int k = 0; k < N; ++k) With::difference(x[k], encoded[k], scale).store(job.difference + i + W * k);
+        for (int k = 0; k < N; ++k)
+          With::difference(x[k], encoded[k], scales[parts[k]]).store(job.difference + i + W * k);
       }
     }
     if (job.values != nullptr) {
       TIGHTWIRE_UNROLL(4)
-      for (int k = 0; k < N; ++k) With::decoded(encoded[k], scale).store(job.values + i + W * k);
+      for (int k = 0; k < N; ++k) With::decoded(encoded[k], scales[parts[k]]).store(job.values + i + W * k);
     }
     if (job.codes != nullptr) {
       Lanes<int, W> codes[N];
@@ -112,23 +110,20 @@ struct Dequantize {
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
+    const Job job = in_registers(given);
     const auto* scales = static_cast<const Scale*>(job.scales);
-    for (std::size_t begin = 0; begin < job.count; begin += job.part) {
-      const Scale scale = *scales++;
-      for_units<W>(begin, std::min(begin + job.part, job.count), [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
-        Lanes<int, W> codes[N];
-        get_codes<Bytes, W>(job.codes + i * Bytes, codes);
-        if (job.past_cache) {
-          TIGHTWIRE_UNROLL(4)
-          for (int k = 0; k < N; ++k)
-            store_past_cache(Arithmetic<A, W>::value(codes[k], scale), job.values + i + W * k);
-        } else {
-          TIGHTWIRE_UNROLL(4)
-          for (int k = 0; k < N; ++k) Arithmetic<A, W>::value(codes[k], scale).store(job.values + i + W * k);
-        }
-      });
-    }
+    for_parts<W>(job.count, job.part, [&]<int N>(std::size_t i, const auto& parts) TIGHTWIRE_LAMBDA_INLINE {
+      Lanes<int, W> codes[N];
+      get_codes<Bytes, W>(job.codes + i * Bytes, codes);
+      if (job.past_cache) {
+        TIGHTWIRE_UNROLL(4)
+        for (int k = 0; k < N; ++k)
+          store_past_cache(Arithmetic<A, W>::value(codes[k], scales[parts[k]]), job.values + i + W * k);
+      } else {
+        TIGHTWIRE_UNROLL(4)
+        for (int k = 0; k < N; ++k) Arithmetic<A, W>::value(codes[k], scales[parts[k]]).store(job.values + i + W * k);
+      }
+    });
   }
 };
 

@@ -15,7 +15,7 @@ struct Statistics {
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& given) {
-    const Job job = given;
+    const Job job = in_registers(given);
     auto* stats = static_cast<Stat*>(job.stats);
     for (std::size_t begin = 0; begin < job.count; begin += job.part) {
       Statistic<Stat, W> statistic;

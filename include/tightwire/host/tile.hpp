@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include <tightwire/host/arena.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/layout.hpp>
 #include <tightwire/host/nonfinite.hpp>
@@ -13,15 +14,18 @@
 namespace tightwire::host {
 
 /// Room for a tile where a buffer cannot be used as it is: 16-bit elements, and a slice that ends within a unit.
-struct alignas(64) TileMemory {
-  float x[kLargestTile];
-  float added[kLargestTile];
+struct TileMemory {
+  float* x;
+  float* added;
+  TileMemory(const Form& form, Arena& arena) : x(arena.floats(form.tile)), added(arena.floats(form.tile)) {}
 };
-struct alignas(64) TileValues {
-  float x[kLargestTile];
-};
-struct alignas(64) TileCodes {
-  std::byte bytes[4 * kLargestTile];
+/// What is known of a tile.
+struct TileScales {
+  std::byte* stats;
+  std::byte* scales;
+  TileScales(const Form& form, const Loops& loops, Arena& arena)
+      : stats(arena.bytes(form.parts(form.tile) * loops.stat_bytes)),
+        scales(arena.bytes(form.parts(form.tile) * loops.scale_bytes)) {}
 };
 
 /// Elements `begin` to `begin + count` of a slice as the loops take them: x + added, in whole units.
@@ -43,7 +47,6 @@ struct Tiles {
   std::size_t number() const { return (count + size - 1) / size; }
   std::size_t begin(std::size_t t) const { return t * size; }
   std::size_t elements(std::size_t t) const { return std::min(size, count - t * size); }
-  bool has_whole(std::size_t t) const { return (t + 1) * size <= count; }
 };
 
 /// Repeats the last element to the end of its unit, which changes no statistic.
@@ -82,40 +85,45 @@ struct Destination {
 /// Puts tiles where they go, whatever their ends and elements are.
 class TileWriter {
  public:
-  TileWriter(const Form& form, const Loops& loops, Level level) : form_(form), loops_(loops), level_(level) {}
+  TileWriter(const Form& form, const Loops& loops, Level level, Arena& arena)
+      : form_(form),
+        loops_(loops),
+        level_(level),
+        codes_(arena.bytes(form.tile * form.code_bytes)),
+        packed_(arena.bytes(form.tile)),
+        difference_(arena.floats(form.tile)),
+        sum_(arena.floats(form.tile)) {}
 
   /// Returns the number of non-finite elements. `finite`: all elements and their values are known to be.
-  std::uint64_t put(const Tile& tile, const Stats& stats, const Scales& scales, bool finite, const Destination& to,
-                    const Upcoming& upcoming) {
+  std::uint64_t put(const Tile& tile, const TileScales& known, bool finite, const Destination& to) {
     const Residual residual = advanced(to.residual, tile.begin);
     std::byte* const wire = to.codes != nullptr ? to.codes + code_bytes(form_.bits, tile.begin) : nullptr;
     const bool direct_codes = form_.bits >= 8 && !tile.ragged();
     const bool rounds = to.type != ElementType::f32;
-    float* const difference = !residual ? nullptr : tile.ragged() ? difference_.x : residual.after;
+    float* const difference = !residual ? nullptr : tile.ragged() ? difference_ : residual.after;
     QuantizeJob job{.x = tile.x,
                     .added = tile.added,
                     .count = tile.units(),
                     .part = form_.part,
-                    .scales = scales.bytes,
+                    .scales = known.scales,
                     .codes = direct_codes      ? wire
-                             : wire != nullptr ? codes_.bytes
+                             : wire != nullptr ? codes_
                                                : nullptr,
                     .difference = rounds ? nullptr : difference,
                     .values = to.values,
                     .codes_past_cache = direct_codes && to.codes_past_cache && codes_aligned(wire),
-                    .difference_past_cache = residual.past_cache && !tile.ragged() && is_aligned(residual.after),
-                    .upcoming = upcoming};
+                    .difference_past_cache = residual.past_cache && !tile.ragged() && is_aligned(residual.after)};
     std::uint64_t nonfinite = 0;
     if (finite) loops_.quantize(job);
     if (finite && rounds) finite = largest_bits(level_, job.values, job.count) < overflow_bits(to.type);
     if (!finite) [[unlikely]] {
       job.difference = difference;
-      nonfinite = put_parts(job, tile, stats, residual.before, to.type);
+      nonfinite = put_parts(job, tile, known.stats, residual.before, to.type);
     } else if (rounds) {
       round(level_, to.type, x_of(job), job.values, difference, job.count);
     }
     if (wire != nullptr) put_codes(job, tile, wire, to.codes_past_cache);
-    if (residual && tile.ragged()) std::memcpy(residual.after, difference_.x, tile.count * sizeof(float));
+    if (residual && tile.ragged()) std::memcpy(residual.after, difference_, tile.count * sizeof(float));
     return nonfinite;
   }
 
@@ -126,25 +134,25 @@ class TileWriter {
   /// x + added as one array.
   const float* x_of(const QuantizeJob& job) {
     if (job.added == nullptr) return job.x;
-    for (std::size_t i = 0; i < job.count; ++i) sum_.x[i] = job.x[i] + job.added[i];
-    return sum_.x;
+    for (std::size_t i = 0; i < job.count; ++i) sum_[i] = job.x[i] + job.added[i];
+    return sum_;
   }
 
   void put_codes(const QuantizeJob& job, const Tile& tile, std::byte* wire, bool past_cache) {
     if (job.codes == wire) return;
     const std::size_t bytes = code_bytes(form_.bits, tile.count);
     if (form_.bits >= 8) {
-      std::memcpy(wire, codes_.bytes, bytes);
+      std::memcpy(wire, codes_, bytes);
     } else if (past_cache && bytes % 16 == 0 && codes_aligned(wire)) {
-      loops_.pack({codes_.bytes, tile.count, packed_});
+      loops_.pack({codes_, tile.count, packed_});
       for (std::size_t at = 0; at < bytes; at += 16) detail::copy_past_cache(packed_ + at, wire + at, 16);
     } else {
-      loops_.pack({codes_.bytes, tile.count, wire});
+      loops_.pack({codes_, tile.count, wire});
     }
   }
 
   /// Part by part: those that are finite, and those that are not.
-  [[gnu::noinline, gnu::cold]] std::uint64_t put_parts(const QuantizeJob& all, const Tile& tile, const Stats& stats,
+  [[gnu::noinline, gnu::cold]] std::uint64_t put_parts(const QuantizeJob& all, const Tile& tile, const std::byte* stats,
                                                        const float* before, ElementType type) {
     const float* x = x_of(all);
     std::uint64_t nonfinite = 0;
@@ -159,8 +167,7 @@ class TileWriter {
       job.codes = all.codes != nullptr ? all.codes + begin * form_.code_bytes : nullptr;
       job.values = all.values != nullptr ? all.values + begin : nullptr;
       job.difference = type == ElementType::f32 ? difference : nullptr;
-      job.upcoming = {};
-      bool finite = loops_.finite(stats.bytes, p);
+      bool finite = loops_.finite(stats, p);
       if (finite) loops_.quantize(job);
       if (finite && type != ElementType::f32) {
         finite = largest_bits(level_, job.values, job.count) < overflow_bits(type);
@@ -176,10 +183,10 @@ class TileWriter {
   const Form& form_;
   const Loops& loops_;
   Level level_;
-  TileCodes codes_;
-  alignas(64) std::byte packed_[kLargestTile];
-  TileValues difference_;
-  TileValues sum_;
+  std::byte* codes_;
+  std::byte* packed_;
+  float* difference_;
+  float* sum_;
 };
 
 /// The padding of both parts of an encoded slice, so that equal slices are equal bytes.
