@@ -11,7 +11,7 @@ LONGEST_FILE = 500
 # A header may include its own layer and those above it in this list.
 LAYERS = [
     ["detail/", "version.hpp", "error.hpp"],
-    ["element.hpp", "workspace.hpp", "statistics.hpp"],
+    ["element.hpp", "noise.hpp", "workspace.hpp", "statistics.hpp"],
     ["codec/"],
     ["coder.hpp"],
     ["host/"],

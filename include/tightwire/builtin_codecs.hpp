@@ -2,11 +2,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 
 #include <tightwire/codec/list.hpp>
 #include <tightwire/coder.hpp>
+#include <tightwire/error.hpp>
 #include <tightwire/host/coder.hpp>
 
 namespace tightwire {
@@ -14,6 +16,7 @@ namespace tightwire {
 /// What text may say of a codec; what it does not say is as the codec has it.
 struct CodecSettings {
   std::optional<int> block;
+  std::optional<Rounding> round;
 };
 
 /// A codec of the list without its type.
@@ -30,6 +33,11 @@ template <BlockCodec C>
 std::shared_ptr<const Coder> make_builtin(const CodecSettings& settings, host::Level level) {
   C codec;
   if (settings.block) codec.block = *settings.block;
+  if constexpr (requires { codec.round; }) {
+    if (settings.round) codec.round = *settings.round;
+  } else if (settings.round) {
+    throw Error(Errc::invalid_argument, std::string(C::name) + ": has no choice of rounding");
+  }
   return std::make_shared<HostCoder<C>>(codec, level);
 }
 template <class Codecs>

@@ -47,8 +47,8 @@ inline std::string codec_names() {
   return names;
 }
 
-/// A built-in codec from text: "exact", "int8", "int4:block=32". Throws Error(invalid_argument) that names the known
-/// ones.
+/// A built-in codec from text: "exact", "int8", "int4:block=32,round=stochastic". Throws Error(invalid_argument) that
+/// names the known ones.
 inline Codec parse_codec(std::string_view text) {
   const auto next_of = [](std::string_view& rest, char separator) {
     const std::size_t end = rest.find(separator);
@@ -71,7 +71,15 @@ inline Codec parse_codec(std::string_view text) {
     const std::string_view option = next_of(options, ',');
     std::string_view value = option;
     const std::string_view key = next_of(value, '=');
-    if (key != "block") throw fail("unknown option \"" + std::string(option) + "\"; known: block=<elements>");
+    if (key == "round") {
+      for (const Rounding rounding : {Rounding::automatic, Rounding::nearest, Rounding::stochastic})
+        if (value == to_string(rounding)) settings.round = rounding;
+      if (!settings.round) throw fail("\"" + std::string(option) + "\": known are automatic, nearest, stochastic");
+      continue;
+    }
+    if (key != "block")
+      throw fail("unknown option \"" + std::string(option) +
+                 "\"; known: block=<elements>, round=automatic|nearest|stochastic");
     int block = 0;
     const auto parsed = std::from_chars(value.data(), value.data() + value.size(), block);
     if (parsed.ec != std::errc{} || parsed.ptr != value.data() + value.size())

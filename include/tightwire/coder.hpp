@@ -5,6 +5,7 @@
 #include <string>
 
 #include <tightwire/element.hpp>
+#include <tightwire/noise.hpp>
 
 namespace tightwire {
 
@@ -34,8 +35,9 @@ class Coder {
     const void* data;  ///< [count] elements of `type`
     Residual residual;
     std::size_t count;
-    std::byte* wire;          ///< [wire_bytes(count)], every byte is written
-    bool past_cache = false;  ///< a hint: `wire` is next read by another core, and may be written past the caches
+    std::byte* wire;               ///< [wire_bytes(count)], every byte is written
+    bool past_cache = false;       ///< a hint: `wire` is next read by another core, and may be written past the caches
+    const Noise* noise = nullptr;  ///< rounds stochastically; null: to nearest
   };
   struct Combine {
     std::span<const std::byte* const> sources;  ///< one encoded slice per rank; null at the position of our own
@@ -47,6 +49,8 @@ class Coder {
     std::byte* wire;  ///< [wire_bytes(count)] the encoded sum; null: the sum goes to `out` unencoded, `owner` is unused
     void* out;        ///< [count] what every rank will decode from `wire`; may be `data`
     bool past_cache = false;  ///< a hint: `wire` is next read by another core, and may be written past the caches
+    const Noise* sender_noise = nullptr;  ///< of our own contribution; null: rounded to nearest
+    const Noise* owner_noise = nullptr;   ///< of the encoded sum
   };
 
   struct Decode {
@@ -72,6 +76,11 @@ class Coder {
   virtual std::size_t wire_bytes(std::size_t count) const noexcept = 0;
   /// Whether it carries every finite element of such a buffer exactly, so that no residual can arise.
   virtual bool lossless(ElementType type) const noexcept = 0;
+  /// Whether it wants noise, in a Session with or without error feedback.
+  virtual bool stochastic(bool error_feedback) const noexcept {
+    static_cast<void>(error_feedback);
+    return false;
+  }
 
   /// data + residual -> wire; residual := what the wire could not carry. Returns the number of non-finite elements.
   virtual std::uint64_t encode(ElementType type, const Encode& job) const = 0;

@@ -27,6 +27,8 @@ struct PlannedParameter {
   std::size_t count;
   ElementType type;
   std::shared_ptr<const Coder> coder;
+  std::uint32_t number = 0;  ///< among all parameters of the Session
+  bool stochastic = false;   ///< rounding
 };
 
 /// A run of elements of one parameter that is encoded together. Starts on a block of its codec.

@@ -40,6 +40,7 @@ struct SessionOptions {
   bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
   bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
   NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
+  std::uint64_t seed = 0;                            ///< of stochastic rounding
   std::chrono::milliseconds timeout{60'000};         ///< without progress; not compared between ranks
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
                                                      ///< of about this size, in order of addition
@@ -270,13 +271,17 @@ class Session {
         "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
         "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
         (options_.error_feedback ? "on" : "off") + "\nrollback " + (options_.rollback ? "on" : "off") +
-        "\nnon-finite policy " + to_string(options_.nonfinite) + "\nelements of a share " +
+        "\nnon-finite policy " + to_string(options_.nonfinite) + "\nseed " + std::to_string(options_.seed) +
+        "\nelements of a share " +
         (options_.plan.share_elements == 0 ? "automatic" : std::to_string(options_.plan.share_elements)) + "\n";
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       const Parameter& p = parameters_[id];
       text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";
       for (std::size_t d = 0; d < p.shape.size(); ++d) text += (d ? "," : "") + std::to_string(p.shape[d]);
-      text += "] " + std::string(to_string(p.type)) + " " + options_.policy.choose(p, options_.codec).spec() + "\n";
+      text += "] " + std::string(to_string(p.type)) + " ";
+      const Codec& codec = options_.policy.choose(p, options_.codec);
+      text += codec.spec() +
+              (codec.coder(p.type)->stochastic(options_.error_feedback) ? ", rounded stochastically\n" : "\n");
     }
     for (BucketId id = 0; id < buckets_.size(); ++id) {
       const Bucket& bucket = buckets_[id];
@@ -368,7 +373,9 @@ class Session {
       auto coder = options_.policy.choose(parameter, options_.codec).coder(parameter.type);
       if (options_.error_feedback && !coder->lossless(parameter.type))
         sender_region_[id] = memory_.add(parameter.count);
-      bucket.planned.push_back({parameter.count, parameter.type, std::move(coder)});
+      const bool stochastic = coder->stochastic(options_.error_feedback);
+      bucket.planned.push_back(
+          {parameter.count, parameter.type, std::move(coder), static_cast<std::uint32_t>(id), stochastic});
     }
     bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
     bucket.pointers.resize(bucket.parameters.size());
@@ -406,7 +413,8 @@ class Session {
                              .owner = owner,
                              .step = steps_,
                              .rollbacks = rollbacks_,
-                             .sequence = bucket.sequence});
+                             .sequence = bucket.sequence,
+                             .seed = options_.seed});
     engine_->start(bucket.operation, background);
     bucket.started = true;
     ++bucket.sequence;

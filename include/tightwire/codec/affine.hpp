@@ -26,6 +26,9 @@ struct AffineArithmetic {
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
     return nearest(greatest(least((x - s.low) * s.inverse, s.high), 0.0f)) - s.half;
   }
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s, const auto& noise) {
+    return nearest(greatest(least((x - s.low) * s.inverse, s.high), 0.0f) + noise) - s.half;
+  }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
     return to_float(code + s.half) * s.step + s.low;
   }
@@ -47,6 +50,7 @@ requires(Bits >= 1 && Bits <= 8) struct AffineInt {
   static constexpr float steps = static_cast<float>((1 << Bits) - 1);
   static constexpr float accuracy = Bits == 1 ? 1.75f : (Bits >= 6 ? 1.9f : 1.6f) / steps;
   int block = detail::default_block(Bits);
+  Rounding round = Rounding::automatic;
 
   using Stat = Extent;
   struct Param {

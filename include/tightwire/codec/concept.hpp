@@ -4,6 +4,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <tightwire/codec/rounding.hpp>
 #include <tightwire/element.hpp>
 
 namespace tightwire {

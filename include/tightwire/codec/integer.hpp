@@ -28,6 +28,7 @@ requires(Bits >= 2 && Bits <= 8) struct SymmetricInt {
   static constexpr float top = static_cast<float>((1 << (Bits - 1)) - 1);
   static constexpr float accuracy = Bits == 2 ? 0.8f : (Bits >= 6 ? 1.0f : 0.88f) / top;
   int block = detail::default_block(Bits);
+  Rounding round = Rounding::automatic;
 
   using Stat = AbsMax;
   using Param = std::uint16_t;
@@ -35,6 +36,8 @@ requires(Bits >= 2 && Bits <= 8) struct SymmetricInt {
   using Scale = Arithmetic::Scale;
 
   TIGHTWIRE_HD static constexpr Param param(Stat stat) { return detail::step_bits(stat.value(), top); }
+  /// For stochastic rounding: no element lies beyond the last code.
+  TIGHTWIRE_HD static constexpr Param unbiased_param(Stat stat) { return detail::step_bits<true>(stat.value(), top); }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, {-top, top}); }
   static constexpr bool lossless(ElementType) { return false; }
 };
@@ -51,6 +54,7 @@ requires(Bits >= 2 && Bits <= 8) struct SignedAbsMaxInt {
   static constexpr float top = static_cast<float>(1 << (Bits - 1));
   static constexpr float accuracy = Bits == 2 ? 0.45f : (Bits >= 6 ? 1.0f : 0.88f) / top;
   int block = detail::default_block(Bits);
+  Rounding round = Rounding::automatic;
 
   using Stat = SignedAbsMax;
   using Param = std::uint16_t;
@@ -63,6 +67,10 @@ requires(Bits >= 2 && Bits <= 8) struct SignedAbsMaxInt {
     const std::uint32_t magnitude = detail::step_bits(largest, top);
     // 0 and NaN have no sign on the wire, so that equal values are equal bytes.
     return static_cast<Param>(magnitude - 1 < 0x7f80u - 1 ? magnitude | sign : magnitude);
+  }
+  /// For stochastic rounding: no element, on either side, lies beyond the last code.
+  TIGHTWIRE_HD static constexpr Param unbiased_param(Stat stat) {
+    return detail::step_bits<true>(stat.value(), top - 1);
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, {-top, top - 1}); }
   static constexpr bool lossless(ElementType) { return false; }

@@ -45,6 +45,19 @@ struct SmallFloat {
     const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
     return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
   }
+
+  /// Up or down by chance, `noise` in (-1/2, 1/2) of the distance between neighbours.
+  TIGHTWIRE_HD static constexpr auto stochastic_code(const auto& x, const auto& noise) {
+    const auto b = to_bits(x);
+    const auto t = least(from_bits(b & kMagnitudeMask), largest);
+    const auto m = to_bits(t);
+    const auto jitter = as_unsigned(nearest(noise * static_cast<float>(1 << shift)));
+    const auto normal = (m - (static_cast<std::uint32_t>(127 - bias) << 23) + (1u << (shift - 1)) + jitter) >> shift;
+    // Not below 0, where the units are finer.
+    const auto subnormal = to_bits(greatest(t + noise * unit, 0.0f) + from_bits(align)) - align;
+    const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
+    return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+  }
 };
 
 using E4M3 = SmallFloat<4, 3, 0x7e>;        // OCP e4m3: no infinity, 448 the largest
@@ -61,6 +74,9 @@ struct SmallFloatArithmetic {
   static constexpr bool exact_products = true;
 
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) { return Format::nearest_code(x * s.inverse); }
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s, const auto& noise) {
+    return Format::stochastic_code(x * s.inverse, noise);
+  }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) { return Format::decoded(code) * s.step; }
 };
 
@@ -76,6 +92,7 @@ struct Fp8 {
   static constexpr int bits = 8;
   static constexpr float accuracy = kE4M3 ? 0.029f : 0.058f;
   int block = 128;
+  Rounding round = Rounding::automatic;
 
   using Stat = AbsMax;
   using Param = std::uint16_t;
@@ -85,14 +102,22 @@ struct Fp8 {
   /// No decoded value is subnormal: steps are large enough for the smallest float to be a normal number.
   static constexpr std::uint32_t smallest_step = detail::to_bits(0x1p-126f / Format::unit) >> 16;
   TIGHTWIRE_HD static constexpr Param param(Stat stat) {
-    const std::uint32_t step = detail::step_bits(stat.value(), Format::largest);
-    return static_cast<Param>(step != 0 && step < smallest_step ? smallest_step : step);
+    return held(detail::step_bits(stat.value(), Format::largest));
+  }
+  /// For stochastic rounding: no element is larger than the largest float.
+  TIGHTWIRE_HD static constexpr Param unbiased_param(Stat stat) {
+    return held(detail::step_bits<true>(stat.value(), Format::largest));
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
     const detail::StepScale s = detail::step_scale(param, {0, 0});
     return {s.step, s.inverse};
   }
   static constexpr bool lossless(ElementType) { return false; }
+
+ private:
+  TIGHTWIRE_HD static constexpr Param held(std::uint32_t step) {
+    return static_cast<Param>(step != 0 && step < smallest_step ? smallest_step : step);
+  }
 };
 using Fp8E4M3 = Fp8<detail::E4M3>;
 using Fp8E5M2 = Fp8<detail::E5M2>;
@@ -108,6 +133,7 @@ struct Mx {
   static constexpr int bits = Format::bits;
   static constexpr float accuracy = bits == 4 ? 0.13f : std::is_same_v<Format, detail::E4M3> ? 0.031f : 0.058f;
   int block = 32;
+  Rounding round = Rounding::automatic;
 
   using Stat = AbsMax;
   using Param = std::uint8_t;  ///< E8M0: the exponent plus 127; 255 is NaN
@@ -117,11 +143,11 @@ struct Mx {
   static constexpr int largest_exponent = static_cast<int>(detail::to_bits(Format::largest) >> 23);
   /// No decoded value is subnormal.
   static constexpr int smallest = 1 + 127 - static_cast<int>(detail::to_bits(Format::unit) >> 23);
-  TIGHTWIRE_HD static constexpr Param param(Stat stat) {
-    const int exponent = (stat.bits >> 23) + 127 - largest_exponent;
-    const int held = exponent < smallest ? smallest : exponent;
-    const int scale = stat.bits == 0 ? 0 : held;
-    return static_cast<Param>(stat.finite() ? scale : 255);
+  TIGHTWIRE_HD static constexpr Param param(Stat stat) { return from_exponent(stat, stat.bits >> 23); }
+  /// For stochastic rounding: no element saturates.
+  TIGHTWIRE_HD static constexpr Param unbiased_param(Stat stat) {
+    constexpr int kLargestFraction = static_cast<int>(detail::to_bits(Format::largest) & 0x7fffffu);
+    return from_exponent(stat, (stat.bits >> 23) + ((stat.bits & 0x7fffff) > kLargestFraction ? 1 : 0));
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
     const std::uint32_t e = param;
@@ -130,6 +156,14 @@ struct Mx {
     return {step, usable ? detail::from_bits((254 - e) << 23) : 0.0f};
   }
   static constexpr bool lossless(ElementType) { return false; }
+
+ private:
+  TIGHTWIRE_HD static constexpr Param from_exponent(Stat stat, int of_largest) {
+    const int exponent = of_largest + 127 - largest_exponent;
+    const int held = exponent < smallest ? smallest : exponent;
+    const int scale = stat.bits == 0 ? 0 : held;
+    return static_cast<Param>(stat.finite() ? scale : 255);
+  }
 };
 using MxFp8E4M3 = Mx<detail::E4M3>;
 using MxFp8E5M2 = Mx<detail::E5M2>;

@@ -72,6 +72,10 @@ struct StepArithmetic {
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
     return nearest(greatest(least(x * s.inverse, s.high), s.low));
   }
+  /// Up or down by chance, `noise` in (-1/2, 1/2).
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s, const auto& noise) {
+    return nearest(greatest(least(x * s.inverse, s.high), s.low) + noise);
+  }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) { return to_float(code) * s.step; }
 };
 

@@ -30,6 +30,7 @@ struct ReductionInput {
   std::uint64_t step;      ///< steps ended before
   std::uint8_t rollbacks;  ///< how many of them were rolled back, modulo 256
   std::uint32_t sequence;  ///< reductions of this bucket before
+  std::uint64_t seed = 0;  ///< of stochastic rounding
 };
 
 /// The compressed all-reduce of one bucket, as a state machine that never blocks: `begin`, then `advance` until
@@ -232,16 +233,25 @@ class Reduction {
     detail::FloatEnvironment environment_;
   };
 
+  /// Stream 0 is the sum's, whoever owns it; every rank's contributions have one of their own, since equal errors of
+  /// all would not average out.
+  Noise noise(const Slice& slice, std::uint32_t stream) const {
+    return {input_.seed, input_.sequence, parameters_[slice.parameter].number, stream, slice.begin};
+  }
+  std::uint32_t own_stream() const { return static_cast<std::uint32_t>(me_) + 1; }
+
   void encode(const Slot& slot, const Share& share, std::byte* frame) {
     const Work work(statistics_.encode_seconds);
     std::uint64_t nonfinite = 0;
     for (const Slice& slice : share.slices) {
       const PlannedParameter& parameter = parameters_[slice.parameter];
+      const Noise own = noise(slice, own_stream());
       nonfinite += parameter.coder->encode(parameter.type, {.data = element(slice),
                                                             .residual = sender_residual(slice),
                                                             .count = slice.count,
                                                             .wire = payload(frame) + slice.wire_at,
-                                                            .past_cache = past_cache(share)});
+                                                            .past_cache = past_cache(share),
+                                                            .noise = parameter.stochastic ? &own : nullptr});
     }
     frame::seal(transport_, frame, header(slot, FrameKind::contribution, me_, share.payload_bytes, nonfinite));
   }
@@ -284,6 +294,7 @@ class Reduction {
         const PlannedParameter& parameter = parameters_[slice.parameter];
         for (std::size_t peer = 0; peer < ranks_; ++peer)
           sources_[peer] = peer == me_ ? nullptr : payload(contribution_in(slot, peer)) + slice.wire_at;
+        const Noise own = noise(slice, own_stream()), of_sum = noise(slice, 0);
         const Coder::NonFinite met =
             parameter.coder->combine(parameter.type, {.sources = sources_,
                                                       .data = element(slice),
@@ -293,7 +304,9 @@ class Reduction {
                                                       .divisor = divisor_,
                                                       .wire = payload(result_out(slot)) + slice.wire_at,
                                                       .out = element(slice),
-                                                      .past_cache = past_cache(mine)});
+                                                      .past_cache = past_cache(mine),
+                                                      .sender_noise = parameter.stochastic ? &own : nullptr,
+                                                      .owner_noise = parameter.stochastic ? &of_sum : nullptr});
         nonfinite += met.contribution + met.result;
       }
       statistics_.nonfinite += nonfinite;

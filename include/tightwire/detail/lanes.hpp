@@ -117,6 +117,16 @@ template <int W>
 TIGHTWIRE_INLINE void clamp_magnitude(Lanes<float, W>& x, const Lanes<float, W>& limit) {
   x = greatest(least(x, limit), Lanes<float, W>(0.0f) - limit);
 }
+/// The halves of x * m.
+template <int W>
+TIGHTWIRE_INLINE void multiply_wide(const Lanes<std::uint32_t, W>& x, std::uint32_t m, Lanes<std::uint32_t, W>& high,
+                                    Lanes<std::uint32_t, W>& low) {
+  for (int i = 0; i < W; ++i) {
+    const std::uint64_t product = std::uint64_t{x.v[i]} * m;
+    high.v[i] = static_cast<std::uint32_t>(product >> 32);
+    low.v[i] = static_cast<std::uint32_t>(product);
+  }
+}
 /// Rounds x here and now: no compiler may contract the product it came from with what is added to it.
 template <int W>
 TIGHTWIRE_INLINE void settle(Lanes<float, W>& x) {

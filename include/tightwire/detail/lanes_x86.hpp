@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include <tightwire/detail/lanes.hpp>
 
@@ -22,6 +23,33 @@ TIGHTWIRE_TARGET_AVX512 inline void subtract_exact_product(Lanes<float, 16>& x, 
 TIGHTWIRE_TARGET_AVX512 inline void clamp_magnitude(Lanes<float, 16>& x, const Lanes<float, 16>& limit) {
   // The lesser magnitude, with the sign of x.
   x.v = _mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02);
+}
+
+// The even elements by themselves, and the odd ones moved down.
+inline void multiply_wide(const Lanes<std::uint32_t, 4>& x, std::uint32_t m, Lanes<std::uint32_t, 4>& high,
+                          Lanes<std::uint32_t, 4>& low) {
+  const __m128i factor = _mm_set1_epi32(static_cast<int>(m)),
+                odd_mask = _mm_set1_epi64x(static_cast<long long>(0xffffffff00000000u));
+  const __m128i even = _mm_mul_epu32((__m128i)x.v, factor),
+                odd = _mm_mul_epu32(_mm_srli_epi64((__m128i)x.v, 32), factor);
+  low.v = (decltype(low.v))_mm_or_si128(_mm_andnot_si128(odd_mask, even), _mm_slli_epi64(odd, 32));
+  high.v = (decltype(high.v))_mm_or_si128(_mm_srli_epi64(even, 32), _mm_and_si128(odd_mask, odd));
+}
+TIGHTWIRE_TARGET_AVX2 inline void multiply_wide(const Lanes<std::uint32_t, 8>& x, std::uint32_t m,
+                                                Lanes<std::uint32_t, 8>& high, Lanes<std::uint32_t, 8>& low) {
+  const __m256i factor = _mm256_set1_epi32(static_cast<int>(m));
+  const __m256i even = _mm256_mul_epu32((__m256i)x.v, factor);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x.v, 32), factor);
+  low.v = (decltype(low.v))_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+  high.v = (decltype(high.v))_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+TIGHTWIRE_TARGET_AVX512 inline void multiply_wide(const Lanes<std::uint32_t, 16>& x, std::uint32_t m,
+                                                  Lanes<std::uint32_t, 16>& high, Lanes<std::uint32_t, 16>& low) {
+  const __m512i factor = _mm512_set1_epi32(static_cast<int>(m));
+  const __m512i even = _mm512_maskz_mul_epu32(0xff, (__m512i)x.v, factor);
+  const __m512i odd = _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, (__m512i)x.v, 32), factor);
+  low.v = (decltype(low.v))_mm512_mask_blend_epi32(0xaaaa, even, _mm512_maskz_slli_epi64(0xff, odd, 32));
+  high.v = (decltype(high.v))_mm512_mask_blend_epi32(0xaaaa, _mm512_maskz_srli_epi64(0xff, even, 32), odd);
 }
 
 TIGHTWIRE_INLINE void settle(Lanes<float, 4>& x) { asm("" : "+x"(x.v)); }

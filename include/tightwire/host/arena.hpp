@@ -22,9 +22,9 @@ class Arena {
 
  private:
   static constexpr std::size_t kLine = 64;
-  /// Combining a tile of the largest block: seven arrays of floats, the codes of all sources and of the sum, and
+  /// Combining a tile of the largest block: eight arrays of floats, the codes of all sources and of the sum, and
   /// statistics and scales for every sixteen elements.
-  static constexpr std::size_t kBytes = kLargestTile * (7 * sizeof(float) + (kMostSources + 1) * 4 + 1) +
+  static constexpr std::size_t kBytes = kLargestTile * (8 * sizeof(float) + (kMostSources + 1) * 4 + 1) +
                                         kLargestTile / kUnit * (kMostStatBytes + (kMostSources + 1) * kMostScaleBytes) +
                                         32 * kLine;
 

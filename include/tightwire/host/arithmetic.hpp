@@ -36,6 +36,13 @@ struct Arithmetic {
       return codes;
     }
   }
+  /// Stochastically, if the codec can.
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale, const Floats& noise) {
+    if constexpr (requires { A::code(x, scale, noise); })
+      return A::code(x, scale, noise);
+    else
+      return encode(x, scale);
+  }
   TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
     if constexpr (requires {
                     { A::value(codes, scale) } -> std::same_as<Floats>;
@@ -67,12 +74,10 @@ struct Arithmetic<detail::StepArithmetic<Symmetric>, W> {
   };
 
   TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
-    Floats scaled = x * Floats(scale.inverse);
-    if constexpr (Symmetric)
-      clamp_magnitude(scaled, Floats(scale.high));
-    else
-      scaled = greatest(least(scaled, Floats(scale.high)), Floats(scale.low));
-    return {scaled + Floats(detail::kNearestShift)};
+    return {scaled(x, scale) + Floats(detail::kNearestShift)};
+  }
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale, const Floats& noise) {
+    return {(scaled(x, scale) + noise) + Floats(detail::kNearestShift)};
   }
   TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
     return to_float(codes) * Floats(scale.step);
@@ -95,6 +100,14 @@ struct Arithmetic<detail::StepArithmetic<Symmetric>, W> {
   }
 
  private:
+  TIGHTWIRE_INLINE static Floats scaled(const Floats& x, const Scale& scale) {
+    Floats scaled = x * Floats(scale.inverse);
+    if constexpr (Symmetric)
+      clamp_magnitude(scaled, Floats(scale.high));
+    else
+      scaled = greatest(least(scaled, Floats(scale.high)), Floats(scale.low));
+    return scaled;
+  }
   TIGHTWIRE_INLINE static Floats whole(const Encoded& encoded) {
     return encoded.shifted - Floats(detail::kNearestShift);
   }

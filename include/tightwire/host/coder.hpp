@@ -25,6 +25,7 @@ class HostCoder final : public Coder {
   std::size_t block() const noexcept override;
   std::size_t wire_bytes(std::size_t count) const noexcept override;
   bool lossless(ElementType type) const noexcept override;
+  bool stochastic(bool error_feedback) const noexcept override;
   std::uint64_t encode(ElementType type, const Encode& job) const override;
   NonFinite combine(ElementType type, const Combine& job) const override;
   void decode(ElementType type, const Decode& job) const override;
@@ -49,7 +50,10 @@ HostCoder<C>::HostCoder(C codec, host::Level level)
 
 template <BlockCodec C>
 std::string HostCoder<C>::spec() const {
-  return std::string(C::name) + ":block=" + std::to_string(codec_.block);
+  std::string spec = std::string(C::name) + ":block=" + std::to_string(codec_.block);
+  if constexpr (requires { codec_.round; })
+    if (codec_.round != Rounding::automatic) spec += ",round=" + std::string(to_string(codec_.round));
+  return spec;
 }
 
 template <BlockCodec C>
@@ -65,6 +69,15 @@ std::size_t HostCoder<C>::wire_bytes(std::size_t count) const noexcept {
 template <BlockCodec C>
 bool HostCoder<C>::lossless(ElementType type) const noexcept {
   return C::lossless(type);
+}
+
+template <BlockCodec C>
+bool HostCoder<C>::stochastic(bool error_feedback) const noexcept {
+  if constexpr (requires { codec_.round; })
+    return codec_.round == Rounding::stochastic ||
+           (codec_.round == Rounding::automatic && !error_feedback && C::bits <= 4);
+  else
+    return false;
 }
 
 template <BlockCodec C>

@@ -5,6 +5,7 @@
 
 #include <tightwire/coder.hpp>
 #include <tightwire/host/decode.hpp>
+#include <tightwire/host/make_noise.hpp>
 #include <tightwire/host/tile.hpp>
 
 namespace tightwire::host {
@@ -28,7 +29,8 @@ class Combine {
         sum_(arena_.floats(form.tile)),
         writer_(form, loops, level, arena_),
         memory_(form, arena_),
-        values_(arena_.floats(form.tile)) {
+        values_(arena_.floats(form.tile)),
+        noise_(arena_.floats(form.tile + 2 * detail::kNoiseGroup)) {
     for (std::size_t k = 0; k < std::min(kMostSources, job.sources.size()); ++k) {
       source_scales_[k] = arena_.bytes(form.parts(form.tile) * loops.scale_bytes);
       source_codes_[k] = arena_.bytes(form.tile * form.code_bytes);
@@ -56,9 +58,11 @@ class Combine {
   /// Our own contribution, as everyone would decode it.
   void take_own(std::size_t begin, std::size_t count) {
     const auto* data = static_cast<const std::byte*>(job_.data);
-    const Tile tile = tile_of(level_, type_, data, job_.sender, begin, count, memory_);
+    Tile tile = tile_of(level_, type_, data, job_.sender, begin, count, memory_);
+    tile.noise = noise_of(level_, job_.sender_noise, begin, tile.units(), noise_);
     loops_.statistics({tile.x, tile.added, tile.units(), form_.part, known_.stats});
-    const bool finite = loops_.scales({known_.stats, form_.parts(count), nullptr, known_.scales});
+    const bool finite =
+        loops_.scales({known_.stats, form_.parts(count), nullptr, known_.scales, job_.sender_noise != nullptr});
     if (lossless_ && finite && !job_.sender) {
       own_source_ = tile.x;
       return;
@@ -98,10 +102,12 @@ class Combine {
   }
 
   void put_encoded(std::size_t begin, std::size_t count) {
-    const Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), begin, count};
+    Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
+    tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
     loops_.statistics({tile.x, tile.added, tile.units(), form_.part, known_.stats});
-    const bool finite = loops_.scales(
-        {known_.stats, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes, known_.scales});
+    const bool finite =
+        loops_.scales({known_.stats, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes,
+                       known_.scales, job_.owner_noise != nullptr});
     const bool direct = type_ == ElementType::f32 && !tile.ragged();
     float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_;
     met_.result +=
@@ -126,6 +132,7 @@ class Combine {
   TileWriter writer_;
   TileMemory memory_;
   float* values_;
+  float* noise_;
   std::byte* source_scales_[kMostSources];
   std::byte* source_codes_[kMostSources];
 };

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <tightwire/coder.hpp>
+#include <tightwire/host/make_noise.hpp>
 #include <tightwire/host/tile.hpp>
 
 namespace tightwire::host {
@@ -20,13 +21,16 @@ inline std::uint64_t encode(const Form& form, const Loops& loops, Level level, E
   const TileScales known(form, loops, arena);
   TileWriter writer(form, loops, level, arena);
   TileMemory memory(form, arena);
+  float* const noise = arena.floats(job.noise != nullptr ? form.tile + 2 * detail::kNoiseGroup : 0);
   std::uint64_t nonfinite = 0;
   for (std::size_t t = 0; t < tiles.number(); ++t) {
     const std::size_t begin = tiles.begin(t);
-    const Tile tile = tile_of(level, type, data, job.residual, begin, tiles.elements(t), memory);
+    Tile tile = tile_of(level, type, data, job.residual, begin, tiles.elements(t), memory);
+    tile.noise = noise_of(level, job.noise, begin, tile.units(), noise);
     loops.statistics({tile.x, tile.added, tile.units(), form.part, known.stats});
-    const bool finite = loops.scales(
-        {known.stats, form.parts(tile.count), job.wire + form.blocks(begin) * form.param_bytes, known.scales});
+    const bool finite =
+        loops.scales({known.stats, form.parts(tile.count), job.wire + form.blocks(begin) * form.param_bytes,
+                      known.scales, job.noise != nullptr});
     nonfinite += writer.put(tile, known, finite, to);
   }
   if (job.residual.past_cache || job.past_cache) detail::order_stores_past_cache();

@@ -46,6 +46,7 @@ struct StatisticsJob {
 struct QuantizeJob {
   const float* x;
   const float* added;
+  const float* noise;  ///< rounds stochastically; null: to nearest
   std::size_t count;
   std::size_t part;
   const void* scales;
@@ -61,6 +62,7 @@ struct ScalesJob {
   std::size_t parts;
   std::byte* params;
   void* scales;
+  bool unbiased;  ///< for stochastic rounding
 };
 /// Params on the wire -> scales.
 struct ScalesOfJob {
@@ -111,10 +113,11 @@ struct NonFiniteJob {
   const float* x;
   std::size_t count;
   const void* scale;
-  Residual residual;  ///< where the difference goes
-  std::byte* codes;   ///< null: not wanted
-  float* values;      ///< where the decoded values go, `x` if you like; null: not wanted
-  ElementType type;   ///< to which decoded values are rounded
+  Residual residual;   ///< where the difference goes
+  std::byte* codes;    ///< null: not wanted
+  float* values;       ///< where the decoded values go, `x` if you like; null: not wanted
+  ElementType type;    ///< to which decoded values are rounded
+  const float* noise;  ///< null: to nearest
 };
 
 /// A copy of a job, member by member. As a whole it would be loaded in wide registers right after it was written in
@@ -127,6 +130,7 @@ TIGHTWIRE_INLINE T in_register(T value) {
 TIGHTWIRE_INLINE QuantizeJob in_registers(const QuantizeJob& job) {
   return {.x = in_register(job.x),
           .added = in_register(job.added),
+          .noise = in_register(job.noise),
           .count = in_register(job.count),
           .part = in_register(job.part),
           .scales = in_register(job.scales),

@@ -21,25 +21,25 @@ struct ScalesFromStatistics {
     const auto* stats = static_cast<const typename C::Stat*>(job.stats);
     bool finite = true;
     for (std::size_t p = 0; p < job.parts; ++p) finite &= stats[in_register(p)].finite();
-    if (job.params == nullptr) {
-      find(stats, job.parts, job.scales, [](std::size_t, const typename C::Param&) {});
-    } else {
-      find(stats, job.parts, job.scales, [&](std::size_t p, const typename C::Param& param) TIGHTWIRE_LAMBDA_INLINE {
-        std::memcpy(job.params + p * kParamBytes<C>, &param, kParamBytes<C>);
-      });
-    }
+    find(job, [&](const typename C::Stat& stat) TIGHTWIRE_LAMBDA_INLINE {
+      if constexpr (requires { C::unbiased_param(stat); })
+        return job.unbiased ? C::unbiased_param(stat) : C::param(stat);
+      else
+        return C::param(stat);
+    });
     return finite;
   }
 
  private:
-  template <class Put>
-  TIGHTWIRE_INLINE static void find(const typename C::Stat* stats, std::size_t parts, void* to, const Put& put) {
-    auto* scales = static_cast<typename C::Scale*>(to);
-    for (std::size_t p = 0; p < parts; ++p) {
+  template <class ParamOf>
+  TIGHTWIRE_INLINE static void find(const Job& job, const ParamOf& param_of) {
+    const auto* stats = static_cast<const typename C::Stat*>(job.stats);
+    auto* scales = static_cast<typename C::Scale*>(job.scales);
+    for (std::size_t p = 0; p < job.parts; ++p) {
       // One by one: statistics were written so just before, see `in_register`.
       p = in_register(p);
-      const typename C::Param param = C::param(stats[p]);
-      put(p, param);
+      const typename C::Param param = param_of(stats[p]);
+      if (job.params != nullptr) std::memcpy(job.params + p * kParamBytes<C>, &param, kParamBytes<C>);
       scales[p] = C::scale(param);
     }
   }

@@ -19,6 +19,14 @@ constexpr float rounded(ElementType type, float x) {
   }
 }
 
+/// `noise`: null for rounding to nearest, which is all that some codecs know.
+template <BlockCodec C>
+constexpr int code_of(float x, const typename C::Scale& scale, const float* noise) {
+  if constexpr (requires { ArithmeticOf<C>::code(x, scale, 0.0f); })
+    if (noise != nullptr) return ArithmeticOf<C>::code(x, scale, *noise);
+  return ArithmeticOf<C>::code(x, scale);
+}
+
 /// See NonFiniteJob. What decodes to a finite value is treated as ever; elsewhere the residual stays as it was before
 /// this part, as if the step had not happened. Returns the number of non-finite elements. Rare, so one element after
 /// the other.
@@ -29,7 +37,7 @@ template <BlockCodec C>
   const bool finite_input = std::all_of(part.x, part.x + part.count, is_finite);
   for (std::size_t i = 0; i < part.count; ++i) {
     const float x = part.x[i];
-    const int code = ArithmeticOf<C>::code(x, scale);
+    const int code = code_of<C>(x, scale, part.noise != nullptr ? part.noise + i : nullptr);
     const float value = rounded(part.type, ArithmeticOf<C>::value(code, scale));
     // A quantized block with one NaN decodes to NaN all over; only what caused it is counted.
     if (!is_finite(x) || (!is_finite(value) && (finite_input || kParamBytes<C> == 0))) ++nonfinite;

@@ -69,8 +69,14 @@ struct Quantize {
     typename With::Encoded encoded[N];
     load<W>(job.x + i, x);
     if (job.added != nullptr) add<W>(job.added + i, x);
-    TIGHTWIRE_UNROLL(4)
-    for (int k = 0; k < N; ++k) encoded[k] = With::encode(x[k], scales[parts[k]]);
+    if (job.noise != nullptr) {
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k)
+        encoded[k] = With::encode(x[k], scales[parts[k]], Lanes<float, W>::load(job.noise + i + W * k));
+    } else {
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < N; ++k) encoded[k] = With::encode(x[k], scales[parts[k]]);
+    }
     if (job.difference != nullptr) {
       if (job.difference_past_cache) {
         TIGHTWIRE_UNROLL(4)

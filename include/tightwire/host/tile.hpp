@@ -32,6 +32,7 @@ struct TileScales {
 struct Tile {
   const float* x = nullptr;
   const float* added = nullptr;
+  const float* noise = nullptr;
   std::size_t begin = 0;
   std::size_t count = 0;
 
@@ -64,7 +65,8 @@ inline const float* added_of(const Residual& residual, std::size_t begin, std::s
 inline Tile tile_of(Level level, ElementType type, const std::byte* data, const Residual& residual, std::size_t begin,
                     std::size_t count, TileMemory& memory) {
   const std::byte* from = data + begin * element_bytes(type);
-  Tile tile{reinterpret_cast<const float*>(from), added_of(residual, begin, count, memory.added), begin, count};
+  Tile tile{reinterpret_cast<const float*>(from), added_of(residual, begin, count, memory.added), nullptr, begin,
+            count};
   if (type != ElementType::f32 || tile.ragged()) {
     widen(level, type, from, count, memory.x);
     fill_unit(memory.x, count);
@@ -103,6 +105,7 @@ class TileWriter {
     float* const difference = !residual ? nullptr : tile.ragged() ? difference_ : residual.after;
     QuantizeJob job{.x = tile.x,
                     .added = tile.added,
+                    .noise = tile.noise,
                     .count = tile.units(),
                     .part = form_.part,
                     .scales = known.scales,
@@ -162,6 +165,7 @@ class TileWriter {
       QuantizeJob job = all;
       job.x = x + begin;
       job.added = nullptr;
+      job.noise = all.noise != nullptr ? all.noise + begin : nullptr;
       job.count = align_up(count, kUnit);
       job.scales = static_cast<const std::byte*>(all.scales) + p * loops_.scale_bytes;
       job.codes = all.codes != nullptr ? all.codes + begin * form_.code_bytes : nullptr;
@@ -175,7 +179,8 @@ class TileWriter {
       }
       if (finite) continue;
       const Residual residual = difference != nullptr ? Residual{before + begin, difference} : Residual{};
-      nonfinite += loops_.quantize_nonfinite({job.x, count, job.scales, residual, job.codes, job.values, type});
+      nonfinite +=
+          loops_.quantize_nonfinite({job.x, count, job.scales, residual, job.codes, job.values, type, job.noise});
     }
     return nonfinite;
   }

@@ -48,11 +48,13 @@ struct EncodeOutput {
 
 /// The verbs of a coder on plain vectors. Every output buffer is filled with rubbish first.
 inline EncodeOutput encode(const Coder& coder, ElementType type, std::span<const float> x,
-                           const std::optional<std::vector<float>>& residual = std::nullopt) {
+                           const std::optional<std::vector<float>>& residual = std::nullopt,
+                           const Noise* noise = nullptr) {
   const std::vector<std::byte> data = to_buffer(type, x);
   EncodeOutput output;
   output.wire.assign(coder.wire_bytes(x.size()), std::byte{0xa5});
   Coder::Encode job{data.data(), {}, x.size(), output.wire.data()};
+  job.noise = noise;
   if (residual) {
     output.residual.assign(x.size(), -12345.0f);
     job.residual = {residual->data(), output.residual.data()};
@@ -94,6 +96,8 @@ inline CombineOutput combine(const Coder& coder, const CombineInput& input,
     output.owner.assign(own.size(), -12345.0f);
     job.owner = {input.owner->data(), output.owner.data()};
   }
+  job.sender_noise = input.sender_noise;
+  job.owner_noise = input.owner_noise;
   if (input.encoded) {
     output.wire.assign(coder.wire_bytes(own.size()), std::byte{0xa5});
     job.wire = output.wire.data();

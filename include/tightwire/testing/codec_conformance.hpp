@@ -10,6 +10,7 @@
 #include <tightwire/codec/concept.hpp>
 #include <tightwire/testing/codec_feedback_checks.hpp>
 #include <tightwire/testing/codec_nonfinite_checks.hpp>
+#include <tightwire/testing/codec_rounding_checks.hpp>
 #include <tightwire/testing/codec_value_checks.hpp>
 #include <tightwire/testing/codec_wire_checks.hpp>
 
@@ -61,6 +62,20 @@ TEST_P(CodecConformance, CombineInPlace) { check_combine_in_place(GetParam()); }
 TEST_P(CodecConformance, NothingIsLostOverManySteps) { check_conservation(GetParam()); }
 TEST_P(CodecConformance, HintsChangeNothing) { check_hints(GetParam()); }
 TEST_P(CodecConformance, MeansOfHalfPrecisionGradients) { check_half_precision_mean(GetParam()); }
+
+// Stochastic rounding.
+TEST_P(CodecConformance, StochasticBytesEqualTheReference) {
+  if (!GetParam().stochastic) GTEST_SKIP() << "has no choice of rounding";
+  check_stochastic_bytes(GetParam());
+}
+TEST_P(CodecConformance, StochasticRoundingDoesNotDependOnCuts) {
+  if (!GetParam().stochastic) GTEST_SKIP() << "has no choice of rounding";
+  check_stochastic_cuts(GetParam());
+}
+TEST_P(CodecConformance, StochasticRoundingHasTheRightMoments) {
+  if (!GetParam().stochastic) GTEST_SKIP() << "has no choice of rounding";
+  check_stochastic_moments(GetParam());
+}
 
 // What is not finite.
 TEST_P(CodecConformance, NonFiniteInput) { check_nonfinite_encode(GetParam()); }

@@ -49,7 +49,8 @@ class ReferenceCodec {
  public:
   virtual ~ReferenceCodec() = default;
   virtual std::size_t wire_bytes(std::size_t count) const = 0;
-  virtual Encoded encode(std::span<const float> x, ElementType rounded_to = ElementType::f32) const = 0;
+  virtual Encoded encode(std::span<const float> x, ElementType rounded_to = ElementType::f32,
+                         const Noise* noise = nullptr) const = 0;
   virtual std::vector<float> decode(std::span<const std::byte> wire, std::size_t count) const = 0;
 };
 
@@ -62,7 +63,7 @@ class NaiveCodec final : public ReferenceCodec {
     return codes_at(count) + (count * kBits + 127) / 128 * 16;
   }
 
-  Encoded encode(std::span<const float> x, ElementType rounded_to) const override {
+  Encoded encode(std::span<const float> x, ElementType rounded_to, const Noise* noise) const override {
     Encoded result{std::vector<std::byte>(wire_bytes(x.size())), std::vector<float>(x.size())};
     for (std::size_t b = 0; b * block() < x.size(); ++b) {
       const std::size_t end = std::min(x.size(), (b + 1) * block());
@@ -73,11 +74,11 @@ class NaiveCodec final : public ReferenceCodec {
         if constexpr (requires { C::Stat::second_key(1.0f); }) stat.add_second(C::Stat::second_key(x[i]));
         finite_input = finite_input && is_finite(x[i]);
       }
-      const typename C::Param param = C::param(stat);
+      const typename C::Param param = param_of(stat, noise != nullptr);
       if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + b * kParamBytes, &param, kParamBytes);
       const typename C::Scale scale = C::scale(param);
       for (std::size_t i = b * block(); i < end; ++i) {
-        put(result.wire, x.size(), i, ArithmeticOf<C>::code(x[i], scale));
+        put(result.wire, x.size(), i, code_of(x[i], scale, noise, i));
         result.values[i] = rounded(rounded_to, ArithmeticOf<C>::value(get(result.wire, x.size(), i), scale));
         // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took
         // along does not.
@@ -101,6 +102,17 @@ class NaiveCodec final : public ReferenceCodec {
  private:
   static constexpr std::size_t kBits = static_cast<std::size_t>(C::bits);
   static constexpr std::size_t kParamBytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+
+  static typename C::Param param_of(const typename C::Stat& stat, bool unbiased) {
+    if constexpr (requires { C::unbiased_param(stat); })
+      if (unbiased) return C::unbiased_param(stat);
+    return C::param(stat);
+  }
+  static int code_of(float x, const typename C::Scale& scale, const Noise* noise, std::size_t i) {
+    if constexpr (requires { ArithmeticOf<C>::code(x, scale, 0.0f); })
+      if (noise != nullptr) return ArithmeticOf<C>::code(x, scale, detail::noise_at(*noise, noise->first + i));
+    return ArithmeticOf<C>::code(x, scale);
+  }
 
   std::size_t block() const { return static_cast<std::size_t>(codec_.block); }
   std::size_t codes_at(std::size_t count) const {
@@ -154,6 +166,8 @@ struct CombineInput {
   std::optional<std::vector<float>> owner;
   float divisor = 1;
   bool encoded = true;
+  const Noise* sender_noise = nullptr;
+  const Noise* owner_noise = nullptr;
 };
 struct CombineOutput {
   std::vector<std::byte> wire;
@@ -168,7 +182,7 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
   CombineOutput output;
   std::vector<float> mine = input.contributions[input.own];
   if (input.sender) mine = sum(mine, *input.sender);
-  const Encoded contribution = codec.encode(mine);
+  const Encoded contribution = codec.encode(mine, ElementType::f32, input.sender_noise);
   output.nonfinite.contribution = contribution.nonfinite;
   if (input.sender) output.sender = residual_after(mine, contribution.values, *input.sender);
 
@@ -186,7 +200,7 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
     return output;
   }
   if (input.owner) total = sum(total, *input.owner);
-  const Encoded result = codec.encode(total, input.type);
+  const Encoded result = codec.encode(total, input.type, input.owner_noise);
   output.wire = result.wire;
   output.out = result.values;
   output.nonfinite.result = result.nonfinite;
@@ -202,6 +216,7 @@ struct Subject {
   int block = 0;
   double accuracy = 0;
   bool exact_zero = true, idempotent = true, scale_invariant = true, odd_symmetric = false;
+  bool stochastic = false;  ///< has a choice of rounding
   float largest = 0;
   double (*error_bound)(double x, double largest) = nullptr;
   std::unique_ptr<Coder> (*coder_at)(int block, host::Level level) = nullptr;
@@ -224,6 +239,7 @@ Subject subject() {
   s.idempotent = Claims<C>::idempotent;
   s.scale_invariant = Claims<C>::scale_invariant;
   s.odd_symmetric = Claims<C>::odd_symmetric;
+  s.stochastic = requires(C codec) { codec.round; };
   s.largest = Claims<C>::largest;
   s.error_bound = [](double x, double largest) { return Claims<C>::error_bound(x, largest); };
   s.coder_at = [](int block, host::Level level) -> std::unique_ptr<Coder> {
