@@ -74,12 +74,16 @@ inline double small_float_bound(double x, double step, int fraction_bits, double
   return 0.5 * std::max(std::abs(x) * std::ldexp(1.0, -fraction_bits), step * unit) * kArithmetic;
 }
 template <class Format>
-struct Claims<Fp8<Format>> : DefaultClaims {
+struct Claims<BlockFloat<Format>> : DefaultClaims {
   static double error_bound(double x, double largest) {
-    const bool e4m3 = std::is_same_v<Format, detail::E4M3>;
-    const double unit = e4m3 ? 0x1p-9 : 0x1p-16;
-    const double step = std::max(std::abs(largest) / (e4m3 ? 448 : 57344) * (1 + 0x1p-8), 0x1p-126 / unit);
-    return small_float_bound(x, step, e4m3 ? 3 : 2, unit);
+    const bool e4m3 = std::is_same_v<Format, detail::E4M3>, e2m1 = std::is_same_v<Format, detail::E2M1>;
+    const bool powers = Format::bits < 8 && !e2m1;
+    // nuq: the smallest of 2^(bits-1) - 1 powers of two is 2^(1 - bias), the largest 2^bias times 2 or so.
+    const int bias = (1 << (Format::bits - 2)) - 1;
+    const double unit = powers ? std::ldexp(1.0, 1 - bias) : e2m1 ? 0.5 : e4m3 ? 0x1p-9 : 0x1p-16;
+    const double top = powers ? std::ldexp(1.0, bias + 1) : e2m1 ? 6 : e4m3 ? 448 : 57344;
+    const double step = std::max(std::abs(largest) / top * (1 + 0x1p-8), 0x1p-126 / unit);
+    return small_float_bound(x, step, powers ? 0 : e2m1 ? 1 : e4m3 ? 3 : 2, unit);
   }
   static constexpr bool idempotent = true;
   static constexpr bool scale_invariant = true;
@@ -97,6 +101,24 @@ struct Claims<Mx<Format>> : DefaultClaims {
     if (std::abs(x) > top * step) return std::abs(x) - top * step;  // saturates
     return small_float_bound(x, step, fraction, unit);
   }
+  static constexpr bool odd_symmetric = true;
+};
+
+template <>
+struct Claims<Sign> : DefaultClaims {
+  static constexpr bool keeps_extremes = false;
+  static constexpr bool exact_zero = false;
+};
+template <>
+struct Claims<Ternary> : DefaultClaims {
+  static constexpr bool keeps_extremes = false;
+  static constexpr bool idempotent = false;
+  static constexpr bool odd_symmetric = true;
+};
+template <int Bits>
+struct Claims<Qsgd<Bits>> : DefaultClaims {
+  static constexpr bool keeps_extremes = false;
+  static constexpr bool idempotent = false;
   static constexpr bool odd_symmetric = true;
 };
 

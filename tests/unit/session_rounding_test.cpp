@@ -67,7 +67,8 @@ TEST(SessionRounding, DefaultFollowsTheFeedback) {
 
 TEST(SessionRounding, IsTheSameHoweverWorkIsCut) {
   for (const bool feedback : {false, true}) {
-    for (const Codec& codec : {Codec(Int8{.round = Rounding::stochastic}), Codec(Int3{.round = Rounding::stochastic})}) {
+    for (const Codec& codec :
+         {Codec(Int8{.round = Rounding::stochastic}), Codec(Int3{.round = Rounding::stochastic})}) {
       SessionOptions whole = options(codec, feedback);
       whole.plan.algorithm = Algorithm::two_shot;
       const std::vector<float> expected = run(whole, 3, 3);
@@ -101,8 +102,8 @@ TEST(SessionRounding, RanksWithDifferentSeedsAreRefused) {
   }
 }
 
-/// Of equal gradients, 400 steps without feedback: to nearest the error of each step is the same and stays; at random it
-/// averages out. The deviation of a mean of 400 is a twentieth of one step's.
+/// Of equal gradients, 400 steps without feedback: to nearest the error of each step is the same and stays; at random
+/// it averages out. The deviation of a mean of 400 is a twentieth of one step's.
 TEST(SessionRounding, AveragesOutWithoutFeedback) {
   constexpr int kSteps = 400;
   const auto error_of = [&](Rounding round) {

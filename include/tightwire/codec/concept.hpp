@@ -29,6 +29,10 @@ using ArithmeticOf = typename detail::ArithmeticOf<C>::Type;
 /// Arithmetic of a block quantizer, one element at a time. Loops, packing, error feedback, CPU dispatch, collectives
 /// and the conformance tests follow from these names; `codec/int8.hpp` is the example to copy.
 ///
+/// May have beside: `Stat::second_key`, `Stat::moment` (stat.hpp), `Arithmetic` (above), `round` and an
+/// `Arithmetic::code` with noise (rounding.hpp; then `unbiased_param`, if scales must be others for nothing to be
+/// clipped).
+///
 /// A block of `block` elements shares one Param. Encoding forms the Stat of the block from the keys of its elements,
 /// turns it into the Param that goes on the wire, the Param into the Scale that stays in registers, and each element
 /// into a code of `bits` bits. Decoding needs Param and codes alone, and must give a value for any bytes.

@@ -4,7 +4,10 @@
 #include <tightwire/codec/affine.hpp>
 #include <tightwire/codec/dense.hpp>
 #include <tightwire/codec/integer.hpp>
+#include <tightwire/codec/qsgd.hpp>
+#include <tightwire/codec/sign.hpp>
 #include <tightwire/codec/small_float.hpp>
+#include <tightwire/codec/ternary.hpp>
 
 /// Every codec the library ships. Adding a codec is one header above and one name here.
 // clang-format off
@@ -15,7 +18,8 @@
   with(SymmetricInt<5>) with(SymmetricInt<4>) with(SymmetricInt<3>) with(SymmetricInt<2>)                      \
   with(AffineInt<8>) with(AffineInt<7>) with(AffineInt<6>) with(AffineInt<5>)                                  \
   with(AffineInt<4>) with(AffineInt<3>) with(AffineInt<2>) with(AffineInt<1>)                                  \
-  with(Fp8E4M3) with(Fp8E5M2) with(MxFp8E4M3) with(MxFp8E5M2) with(MxFp4)
+  with(Fp8E4M3) with(Fp8E5M2) with(Fp4) with(MxFp8E4M3) with(MxFp8E5M2) with(MxFp4)                            \
+  with(Nuq<5>) with(Nuq<4>) with(Nuq<3>) with(Qsgd<8>) with(Qsgd<4>) with(Ternary) with(Sign)
 // clang-format on
 
 namespace tightwire {

@@ -63,6 +63,8 @@ struct SmallFloat {
 using E4M3 = SmallFloat<4, 3, 0x7e>;        // OCP e4m3: no infinity, 448 the largest
 using E5M2 = SmallFloat<5, 2, 0x7b, 0x7c>;  // OCP e5m2: 57344 the largest
 using E2M1 = SmallFloat<2, 1, 0x07>;        // OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6
+template <int Bits>
+using Powers = SmallFloat<Bits - 1, 0, (1 << (Bits - 1)) - 1>;  // 0, and 2^(Bits - 1) - 1 powers of two
 
 /// A small float times a step. Their products are exact: at most 4 significant bits, and 8 of a bf16.
 template <class Format>
@@ -82,16 +84,26 @@ struct SmallFloatArithmetic {
 
 }  // namespace detail
 
-/// Floats of 8 bits, one bf16 step per block that makes the largest element the largest float (448 or 57344). Relative
-/// error at most 2^-4 (e4m3) or 2^-3 (e5m2) down to the subnormals. At equal bytes `int8` is better unless blocks hold
-/// outliers a hundred times their other elements.
+/// Small floats, one bf16 step per block that makes the largest element the largest float.
+///   fp8-e4m3, fp8-e5m2   relative error at most 2^-4 or 2^-3 down to the subnormals. At equal bytes `int8` is better
+///                        unless blocks hold outliers a hundred times their other elements.
+///   fp4                  e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6
+///   nuq3 to nuq5         0 and powers of two: the exponential levels of NUQSGD (Ramezani-Kebrya et al. 2021)
 template <class Format>
-struct Fp8 {
-  static constexpr bool kE4M3 = std::is_same_v<Format, detail::E4M3>;
-  static constexpr std::string_view name = kE4M3 ? "fp8-e4m3" : "fp8-e5m2";
-  static constexpr int bits = 8;
-  static constexpr float accuracy = kE4M3 ? 0.029f : 0.058f;
-  int block = 128;
+struct BlockFloat {
+  static constexpr int bits = Format::bits;
+  static constexpr std::string_view name = std::is_same_v<Format, detail::E4M3>   ? "fp8-e4m3"
+                                           : std::is_same_v<Format, detail::E5M2> ? "fp8-e5m2"
+                                           : std::is_same_v<Format, detail::E2M1> ? "fp4"
+                                           : bits == 3                            ? "nuq3"
+                                           : bits == 4                            ? "nuq4"
+                                                                                  : "nuq5";
+  static constexpr float accuracy = std::is_same_v<Format, detail::E4M3>   ? 0.029f
+                                    : std::is_same_v<Format, detail::E5M2> ? 0.058f
+                                    : std::is_same_v<Format, detail::E2M1> ? 0.14f
+                                    : bits == 3                            ? 0.35f
+                                                                           : 0.22f;
+  int block = bits == 8 ? 128 : 64;
   Rounding round = Rounding::automatic;
 
   using Stat = AbsMax;
@@ -119,8 +131,11 @@ struct Fp8 {
     return static_cast<Param>(step != 0 && step < smallest_step ? smallest_step : step);
   }
 };
-using Fp8E4M3 = Fp8<detail::E4M3>;
-using Fp8E5M2 = Fp8<detail::E5M2>;
+using Fp8E4M3 = BlockFloat<detail::E4M3>;
+using Fp8E5M2 = BlockFloat<detail::E5M2>;
+using Fp4 = BlockFloat<detail::E2M1>;
+template <int Bits>
+requires(Bits >= 3 && Bits <= 5) using Nuq = BlockFloat<detail::Powers<Bits>>;
 
 /// OCP Microscaling (MX 1.0): small floats under a power of two per block of 32, one exponent byte. The scale is
 /// 2^(exponent of the largest element - exponent of the largest float), so that elements up to twice the largest float

@@ -59,4 +59,45 @@ struct Extent {
   }
 };
 
+/// The largest magnitude, and the sums of magnitudes and of their squares in units of a 1023rd of it, rounded:
+/// integers, so that sums are the same in any order. A statistic that has a `moment` is formed in two passes.
+struct Moments : AbsMax {
+  static constexpr float units = 1023.0f;
+  /// Blocks that reach no further are taken to have all elements equal: the inverse of their unit is out of range.
+  static constexpr float smallest = 0x1p-110f;
+  std::uint32_t sum = 0;
+  std::uint32_t squares = 0;  ///< of up to 4096 elements: less than 2^32
+  std::uint32_t count = 0;
+
+  /// What `moment` multiplies with: 0 where there is nothing to be said.
+  TIGHTWIRE_HD constexpr float inverse_unit() const {
+    const float largest = value();
+    return finite() && largest >= smallest ? units / largest : 0.0f;
+  }
+  TIGHTWIRE_HD static constexpr auto moment(const auto& x, float inverse_unit) {
+    using detail::to_bits, detail::from_bits, detail::least;
+    return detail::nearest(least(from_bits(to_bits(x) & detail::kMagnitudeMask) * inverse_unit, units));
+  }
+  /// Of `elements` elements, with these sums.
+  TIGHTWIRE_HD constexpr void add_moments(std::uint32_t elements, std::uint32_t of_units, std::uint32_t of_squares) {
+    const bool known = inverse_unit() != 0.0f;
+    const auto one = static_cast<std::uint32_t>(units);
+    count = elements;
+    sum = known ? of_units : elements * one;
+    squares = known ? of_squares : elements * one * one;
+  }
+  /// `factor` times the mean magnitude, no more than the largest fp32. Counts and sums are exact in fp32.
+  TIGHTWIRE_HD constexpr float mean(float factor = 1.0f) const {
+    return held(static_cast<float>(sum) / (units * static_cast<float>(count)) * factor);
+  }
+  /// The Euclidean norm, no more than the largest fp32.
+  TIGHTWIRE_HD float norm() const { return held(__builtin_sqrtf(static_cast<float>(squares)) / units); }
+
+ private:
+  /// A multiple of the largest magnitude; that itself where it is not finite.
+  TIGHTWIRE_HD constexpr float held(float multiple) const {
+    return finite() ? detail::least(multiple * value(), 0x1.fffffep127f) : value();
+  }
+};
+
 }  // namespace tightwire

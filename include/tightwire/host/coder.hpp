@@ -52,7 +52,7 @@ template <BlockCodec C>
 std::string HostCoder<C>::spec() const {
   std::string spec = std::string(C::name) + ":block=" + std::to_string(codec_.block);
   if constexpr (requires { codec_.round; })
-    if (codec_.round != Rounding::automatic) spec += ",round=" + std::string(to_string(codec_.round));
+    if (codec_.round != C{}.round) spec += ",round=" + std::string(to_string(codec_.round));
   return spec;
 }
 

@@ -60,7 +60,7 @@ class Combine {
     const auto* data = static_cast<const std::byte*>(job_.data);
     Tile tile = tile_of(level_, type_, data, job_.sender, begin, count, memory_);
     tile.noise = noise_of(level_, job_.sender_noise, begin, tile.units(), noise_);
-    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, known_.stats});
+    find_statistics(form_, loops_, tile, known_);
     const bool finite =
         loops_.scales({known_.stats, form_.parts(count), nullptr, known_.scales, job_.sender_noise != nullptr});
     if (lossless_ && finite && !job_.sender) {
@@ -104,7 +104,7 @@ class Combine {
   void put_encoded(std::size_t begin, std::size_t count) {
     Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
     tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
-    loops_.statistics({tile.x, tile.added, tile.units(), form_.part, known_.stats});
+    find_statistics(form_, loops_, tile, known_);
     const bool finite =
         loops_.scales({known_.stats, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes,
                        known_.scales, job_.owner_noise != nullptr});

@@ -27,7 +27,7 @@ inline std::uint64_t encode(const Form& form, const Loops& loops, Level level, E
     const std::size_t begin = tiles.begin(t);
     Tile tile = tile_of(level, type, data, job.residual, begin, tiles.elements(t), memory);
     tile.noise = noise_of(level, job.noise, begin, tile.units(), noise);
-    loops.statistics({tile.x, tile.added, tile.units(), form.part, known.stats});
+    find_statistics(form, loops, tile, known);
     const bool finite =
         loops.scales({known.stats, form.parts(tile.count), job.wire + form.blocks(begin) * form.param_bytes,
                       known.scales, job.noise != nullptr});

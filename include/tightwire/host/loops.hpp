@@ -42,6 +42,14 @@ struct StatisticsJob {
   std::size_t part;
   void* stats;
 };
+/// The second pass, over the statistics of the first. Of the last unit only `elements` count.
+struct MomentsJob {
+  const float* x;
+  const float* added;
+  std::size_t elements;
+  std::size_t part;
+  void* stats;
+};
 /// x + added under known scales -> codes, values, difference. What is null is not wanted.
 struct QuantizeJob {
   const float* x;
@@ -162,6 +170,13 @@ TIGHTWIRE_INLINE AccumulateJob in_registers(const AccumulateJob& job) {
           .count = in_register(job.count),
           .part = in_register(job.part)};
 }
+TIGHTWIRE_INLINE MomentsJob in_registers(const MomentsJob& job) {
+  return {.x = in_register(job.x),
+          .added = in_register(job.added),
+          .elements = in_register(job.elements),
+          .part = in_register(job.part),
+          .stats = in_register(job.stats)};
+}
 TIGHTWIRE_INLINE StatisticsJob in_registers(const StatisticsJob& job) {
   return {.x = in_register(job.x),
           .added = in_register(job.added),
@@ -177,7 +192,8 @@ inline constexpr std::size_t kMostScaleBytes = 32;
 /// The loops of a codec for one instruction set.
 struct Loops {
   void (*statistics)(const StatisticsJob&);
-  bool (*scales)(const ScalesJob&);  ///< false if something is not finite
+  void (*moments)(const MomentsJob&);  ///< null where the statistics are all
+  bool (*scales)(const ScalesJob&);    ///< false if something is not finite
   bool (*finite)(const void* stats, std::size_t part);
   void (*scales_of)(const ScalesOfJob&);
   void (*quantize)(const QuantizeJob&);

@@ -67,6 +67,7 @@ Loops loops_of(Level level) {
                 "the statistics and scales of a tile must fit the innermost cache: at most 32 bytes each per block");
   constexpr int kBytes = static_cast<int>(kCodeBytes<C>);
   Loops loops{.statistics = at<Statistics<typename C::Stat>>(level),
+              .moments = nullptr,
               .scales = at<ScalesFromStatistics<C>>(level),
               .finite = [](const void* stats,
                            std::size_t part) { return static_cast<const typename C::Stat*>(stats)[part].finite(); },
@@ -79,6 +80,8 @@ Loops loops_of(Level level) {
               .unpack = nullptr,
               .stat_bytes = sizeof(typename C::Stat),
               .scale_bytes = sizeof(typename C::Scale)};
+  if constexpr (requires { C::Stat::moment(1.0f, 1.0f); })
+    loops.moments = at<SecondStatistics<typename C::Stat>>(level);
   if constexpr (C::bits < 8) {
     loops.pack = at<PackBits<C::bits>>(level);
     loops.unpack = at<UnpackBits<C::bits>>(level);

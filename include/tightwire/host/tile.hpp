@@ -75,6 +75,11 @@ inline Tile tile_of(Level level, ElementType type, const std::byte* data, const 
   return tile;
 }
 
+inline void find_statistics(const Form& form, const Loops& loops, const Tile& tile, const TileScales& known) {
+  loops.statistics({tile.x, tile.added, tile.units(), form.part, known.stats});
+  if (loops.moments != nullptr) loops.moments({tile.x, tile.added, tile.count, form.part, known.stats});
+}
+
 /// Where a tile goes. What is null is not wanted.
 struct Destination {
   std::byte* codes;   ///< of the slice, on the wire

@@ -32,6 +32,7 @@ struct DefaultClaims {
   static constexpr bool idempotent = true;       ///< encoding what was decoded gives the same bytes
   static constexpr bool scale_invariant = true;  ///< 2^k x decodes to 2^k times what x does, short of subnormals
   static constexpr bool odd_symmetric = false;   ///< -x decodes to minus what x does
+  static constexpr bool keeps_extremes = true;   ///< the largest element of a block decodes to about itself
   static constexpr float largest = FLT_MAX;      ///< largest magnitude that decodes to something finite
 };
 template <BlockCodec C>
@@ -73,6 +74,14 @@ class NaiveCodec final : public ReferenceCodec {
         stat.add(C::Stat::key(x[i]));
         if constexpr (requires { C::Stat::second_key(1.0f); }) stat.add_second(C::Stat::second_key(x[i]));
         finite_input = finite_input && is_finite(x[i]);
+      }
+      if constexpr (requires { C::Stat::moment(1.0f, 1.0f); }) {
+        std::uint32_t units = 0, squares = 0;
+        for (std::size_t i = b * block(); i < end; ++i) {
+          const auto moment = static_cast<std::uint32_t>(C::Stat::moment(x[i], stat.inverse_unit()));
+          units += moment, squares += moment * moment;
+        }
+        stat.add_moments(static_cast<std::uint32_t>(end - b * block()), units, squares);
       }
       const typename C::Param param = param_of(stat, noise != nullptr);
       if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + b * kParamBytes, &param, kParamBytes);
@@ -216,6 +225,7 @@ struct Subject {
   int block = 0;
   double accuracy = 0;
   bool exact_zero = true, idempotent = true, scale_invariant = true, odd_symmetric = false;
+  bool keeps_extremes = true;
   bool stochastic = false;  ///< has a choice of rounding
   float largest = 0;
   double (*error_bound)(double x, double largest) = nullptr;
@@ -239,6 +249,7 @@ Subject subject() {
   s.idempotent = Claims<C>::idempotent;
   s.scale_invariant = Claims<C>::scale_invariant;
   s.odd_symmetric = Claims<C>::odd_symmetric;
+  s.keeps_extremes = Claims<C>::keeps_extremes;
   s.stochastic = requires(C codec) { codec.round; };
   s.largest = Claims<C>::largest;
   s.error_bound = [](double x, double largest) { return Claims<C>::error_bound(x, largest); };
