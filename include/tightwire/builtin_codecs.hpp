@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@ namespace tightwire {
 struct CodecSettings {
   std::optional<int> block;
   std::optional<Rounding> round;
+  std::optional<int> hadamard;         ///< size of the rotation before the codec
+  std::optional<std::uint64_t> signs;  ///< seed of the rotation
 };
 
 /// A codec of the list without its type.
@@ -38,6 +41,8 @@ std::shared_ptr<const Coder> make_builtin(const CodecSettings& settings, host::L
   } else if (settings.round) {
     throw Error(Errc::invalid_argument, std::string(C::name) + ": has no choice of rounding");
   }
+  if (settings.hadamard)
+    return std::make_shared<HostCoder<C>>(Rotated<C>{*settings.hadamard, codec, settings.signs.value_or(0)}, level);
   return std::make_shared<HostCoder<C>>(codec, level);
 }
 template <class Codecs>

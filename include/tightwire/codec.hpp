@@ -22,6 +22,8 @@ class Codec {
   Codec() = default;
   template <BlockCodec C>
   Codec(C codec) : coder_(std::make_shared<HostCoder<C>>(codec)) {}
+  template <BlockCodec C>
+  Codec(Rotated<C> rotated) : coder_(std::make_shared<HostCoder<C>>(rotated)) {}
   explicit Codec(std::shared_ptr<const Coder> coder) : coder_(std::move(coder)) {}
 
   std::string spec() const { return coder_ ? coder_->spec() : "exact"; }
@@ -47,46 +49,83 @@ inline std::string codec_names() {
   return names;
 }
 
-/// A built-in codec from text: "exact", "int8", "int4:block=32,round=stochastic". Throws Error(invalid_argument) that
-/// names the known ones.
-inline Codec parse_codec(std::string_view text) {
-  const auto next_of = [](std::string_view& rest, char separator) {
+namespace detail {
+
+/// Reads a specification of a codec, option by option.
+class CodecReader {
+ public:
+  explicit CodecReader(std::string_view text) : text_(text) {}
+
+  Codec read() {
+    std::string_view rest = text_;
+    if (rest.starts_with("hadamard")) {
+      const std::string_view rotation = take(rest, '+');
+      if (rest.empty()) throw fail("a rotation needs a codec behind it: \"hadamard:32+int4\"");
+      read_rotation(rotation);
+    }
+    const std::string_view name = take(rest, ':');
+    if (name == "exact" && rest.empty() && !settings_.hadamard) return Codec{};
+    const BuiltinCodec* found = nullptr;
+    for (const BuiltinCodec& codec : builtin_codecs())
+      if (codec.name == name) found = &codec;
+    if (found == nullptr) throw fail("not known; known are " + codec_names());
+    while (!rest.empty()) read_option(take(rest, ','));
+    try {
+      return Codec(found->make(settings_, host::level()));
+    } catch (const Error& error) {
+      throw fail(error.what());
+    }
+  }
+
+ private:
+  static std::string_view take(std::string_view& rest, char separator) {
     const std::size_t end = rest.find(separator);
     const std::string_view first = rest.substr(0, end);
     rest = end == std::string_view::npos ? std::string_view{} : rest.substr(end + 1);
     return first;
-  };
-  const auto fail = [&](const std::string& why) -> Error {
-    return Error(Errc::invalid_argument, "codec \"" + std::string(text) + "\": " + why);
-  };
-  std::string_view options = text;
-  const std::string_view name = next_of(options, ':');
-  if (name == "exact" && options.empty()) return Codec{};
-  const BuiltinCodec* found = nullptr;
-  for (const BuiltinCodec& codec : builtin_codecs())
-    if (codec.name == name) found = &codec;
-  if (found == nullptr) throw fail("not known; known are " + codec_names());
-  CodecSettings settings;
-  while (!options.empty()) {
-    const std::string_view option = next_of(options, ',');
+  }
+  Error fail(const std::string& why) const {
+    return Error(Errc::invalid_argument, "codec \"" + std::string(text_) + "\": " + why);
+  }
+  template <class Number>
+  Number number(std::string_view option, std::string_view value, const char* what) const {
+    Number number{};
+    const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (parsed.ec != std::errc{} || parsed.ptr != value.data() + value.size())
+      throw fail("\"" + std::string(option) + "\" is not a number" + what);
+    return number;
+  }
+  void read_rotation(std::string_view rest) {
+    take(rest, ':');
+    settings_.hadamard = rest.empty() ? 32 : number<int>(rest, take(rest, ','), " of elements");
+    if (rest.empty()) return;
+    const std::string_view option = rest;
+    if (take(rest, '=') != "seed") throw fail("unknown option \"" + std::string(option) + "\"; known: seed=<number>");
+    settings_.signs = number<std::uint64_t>(option, rest, "");
+  }
+  void read_option(std::string_view option) {
     std::string_view value = option;
-    const std::string_view key = next_of(value, '=');
-    if (key == "round") {
+    const std::string_view key = take(value, '=');
+    if (key == "block") {
+      settings_.block = number<int>(option, value, " of elements");
+    } else if (key == "round") {
       for (const Rounding rounding : {Rounding::automatic, Rounding::nearest, Rounding::stochastic})
-        if (value == to_string(rounding)) settings.round = rounding;
-      if (!settings.round) throw fail("\"" + std::string(option) + "\": known are automatic, nearest, stochastic");
-      continue;
-    }
-    if (key != "block")
+        if (value == to_string(rounding)) settings_.round = rounding;
+      if (!settings_.round) throw fail("\"" + std::string(option) + "\": known are automatic, nearest, stochastic");
+    } else {
       throw fail("unknown option \"" + std::string(option) +
                  "\"; known: block=<elements>, round=automatic|nearest|stochastic");
-    int block = 0;
-    const auto parsed = std::from_chars(value.data(), value.data() + value.size(), block);
-    if (parsed.ec != std::errc{} || parsed.ptr != value.data() + value.size())
-      throw fail("\"" + std::string(option) + "\" is not a number of elements");
-    settings.block = block;
+    }
   }
-  return Codec(found->make(settings, host::level()));
-}
+
+  std::string_view text_;
+  CodecSettings settings_;
+};
+
+}  // namespace detail
+
+/// A built-in codec from text: "exact", "int8", "int4:block=32,round=stochastic", "hadamard:32+int4:block=32" (rotated
+/// in blocks of 32 elements; also "hadamard:32,seed=7+int4"). Throws Error(invalid_argument) that names what is known.
+inline Codec parse_codec(std::string_view text) { return detail::CodecReader(text).read(); }
 
 }  // namespace tightwire

@@ -199,7 +199,8 @@ double cumulative_error(const Ledger& ledger, std::size_t p) {
 }
 
 TEST(Feedback, KeepsTheCumulativeErrorOfInt4Small) {
-  const Model model = {{"w", {1000}, ElementType::f32, Int4{}}, {"h", {1000}, ElementType::bf16, Int4{}}};
+  const Int4 int4{.round = Rounding::nearest};
+  const Model model = {{"w", {1000}, ElementType::f32, int4}, {"h", {1000}, ElementType::bf16, int4}};
   for (const Algorithm algorithm : kAlgorithms) {
     SessionOptions options;
     options.plan.algorithm = algorithm;

@@ -1,7 +1,10 @@
 #pragma once
+#include <bit>
+#include <cstdint>
 #include <string>
 
 #include <tightwire/codec/list.hpp>
+#include <tightwire/codec/rotated.hpp>
 #include <tightwire/coder.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/host/combine.hpp>
@@ -20,6 +23,9 @@ class HostCoder final : public Coder {
  public:
   /// Throws Error(invalid_argument) for a block that is not a multiple of 16 from 16 to 4096.
   explicit HostCoder(C codec = {}, host::Level level = host::level());
+  /// Throws Error(invalid_argument) for a size that is no power of two from 32 to 4096, or of which neither is a
+  /// multiple of the other.
+  explicit HostCoder(Rotated<C> rotated, host::Level level = host::level());
 
   std::string spec() const override;
   std::size_t block() const noexcept override;
@@ -33,6 +39,8 @@ class HostCoder final : public Coder {
  private:
   C codec_;
   host::Level level_;
+  host::Rotation rotation_;
+  std::uint64_t rotation_seed_ = 0;
   host::Form form_;
   host::Loops loops_;
 };
@@ -49,8 +57,30 @@ HostCoder<C>::HostCoder(C codec, host::Level level)
 }
 
 template <BlockCodec C>
+HostCoder<C>::HostCoder(Rotated<C> rotated, host::Level level) : HostCoder(rotated.codec, level) {
+  const auto size = static_cast<unsigned>(rotated.size);
+  const auto fail = [&](const std::string& why) {
+    return Error(Errc::invalid_argument, "hadamard: " + why + ", got " + std::to_string(rotated.size));
+  };
+  if (rotated.size < 0 || !std::has_single_bit(size) || size < host::Rotation::kSmallest ||
+      size > host::Rotation::kLargest)
+    throw fail("size must be a power of two from 32 to 4096");
+  if (size % form_.block != 0 && form_.block % size != 0)
+    throw fail("size must divide the block of " + spec() + " or be a multiple of it");
+  rotation_ = host::Rotation(size, rotated.seed);
+  rotation_seed_ = rotated.seed;
+  form_ = host::form(codec_, size);
+}
+
+template <BlockCodec C>
 std::string HostCoder<C>::spec() const {
-  std::string spec = std::string(C::name) + ":block=" + std::to_string(codec_.block);
+  std::string spec;
+  if (rotation_) {
+    spec = "hadamard:" + std::to_string(rotation_.size());
+    if (rotation_seed_ != 0) spec += ",seed=" + std::to_string(rotation_seed_);
+    spec += "+";
+  }
+  spec += std::string(C::name) + ":block=" + std::to_string(codec_.block);
   if constexpr (requires { codec_.round; })
     if (codec_.round != C{}.round) spec += ",round=" + std::string(to_string(codec_.round));
   return spec;
@@ -58,7 +88,7 @@ std::string HostCoder<C>::spec() const {
 
 template <BlockCodec C>
 std::size_t HostCoder<C>::block() const noexcept {
-  return static_cast<std::size_t>(codec_.block);
+  return form_.grain;
 }
 
 template <BlockCodec C>
@@ -68,7 +98,7 @@ std::size_t HostCoder<C>::wire_bytes(std::size_t count) const noexcept {
 
 template <BlockCodec C>
 bool HostCoder<C>::lossless(ElementType type) const noexcept {
-  return C::lossless(type);
+  return C::lossless(type) && !rotation_;
 }
 
 template <BlockCodec C>
@@ -82,17 +112,17 @@ bool HostCoder<C>::stochastic(bool error_feedback) const noexcept {
 
 template <BlockCodec C>
 std::uint64_t HostCoder<C>::encode(ElementType type, const Encode& job) const {
-  return host::encode(form_, loops_, level_, type, job);
+  return host::encode(form_, loops_, level_, rotation_, type, job);
 }
 
 template <BlockCodec C>
 Coder::NonFinite HostCoder<C>::combine(ElementType type, const Combine& job) const {
-  return host::Combine(form_, loops_, level_, type, C::lossless(type), job).run();
+  return host::Combine(form_, loops_, level_, rotation_, type, lossless(type), job).run();
 }
 
 template <BlockCodec C>
 void HostCoder<C>::decode(ElementType type, const Decode& job) const {
-  host::decode(form_, loops_, level_, type, job);
+  host::decode(form_, loops_, level_, rotation_, type, job);
 }
 
 }  // namespace tightwire

@@ -14,10 +14,12 @@ namespace tightwire::host {
 class Combine {
  public:
   /// `lossless`: what is decoded is what was encoded, if it is finite.
-  Combine(const Form& form, const Loops& loops, Level level, ElementType type, bool lossless, const Coder::Combine& job)
+  Combine(const Form& form, const Loops& loops, Level level, const Rotation& rotation, ElementType type, bool lossless,
+          const Coder::Combine& job)
       : form_(form),
         loops_(loops),
         level_(level),
+        rotation_(rotation),
         type_(type),
         lossless_(lossless),
         job_(job),
@@ -58,7 +60,7 @@ class Combine {
   /// Our own contribution, as everyone would decode it.
   void take_own(std::size_t begin, std::size_t count) {
     const auto* data = static_cast<const std::byte*>(job_.data);
-    Tile tile = tile_of(level_, type_, data, job_.sender, begin, count, memory_);
+    Tile tile = tile_of(level_, rotation_, type_, data, job_.sender, begin, count, memory_);
     tile.noise = noise_of(level_, job_.sender_noise, begin, tile.units(), noise_);
     find_statistics(form_, loops_, tile, known_);
     const bool finite =
@@ -95,6 +97,8 @@ class Combine {
   }
 
   void put_sum(std::size_t begin, std::size_t count) {
+    if (rotation_) rotation_.inverse(level_, sum_, count);
+    fill_unit(sum_, count);
     const int overflow = overflow_bits(type_);
     if (largest_bits(level_, sum_, align_up(count, kUnit)) >= overflow) [[unlikely]]
       met_.result += settle_overflows(sum_, count, overflow);
@@ -108,6 +112,7 @@ class Combine {
     const bool finite =
         loops_.scales({known_.stats, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes,
                        known_.scales, job_.owner_noise != nullptr});
+    if (rotation_) return put_rotated(tile, finite);
     const bool direct = type_ == ElementType::f32 && !tile.ragged();
     float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_;
     met_.result +=
@@ -115,9 +120,32 @@ class Combine {
     if (!direct) narrow(level_, type_, values, count, out(begin));
   }
 
+  /// What the buffer cannot hold of the elements goes back into the residual, rotated as that is.
+  void put_rotated(const Tile& tile, bool finite) {
+    met_.result += writer_.put(tile, known_, finite,
+                               {job_.wire + shape_.codes_at, job_.owner, values_, ElementType::f32, job_.past_cache});
+    rotation_.inverse(level_, values_, tile.count);
+    fill_unit(values_, tile.count);
+    std::byte* const to = out(tile.begin);
+    if (type_ == ElementType::f32) return narrow(level_, type_, values_, tile.count, to);
+    float* const rounding = memory_.x;
+    std::copy(values_, values_ + tile.units(), sum_);
+    const bool fits = largest_bits(level_, values_, tile.units()) < overflow_bits(type_);
+    round(level_, type_, sum_, values_, rounding, tile.units());
+    if (fits && job_.owner) {
+      rotation_.forward(level_, rounding, tile.count);
+      float* const residual = advanced(job_.owner, tile.begin).after;
+      for (std::size_t i = 0; i < tile.count; ++i) residual[i] += rounding[i];
+    } else if (!fits && finite) {
+      met_.result += settle_overflows(sum_, tile.count, overflow_bits(type_));
+    }
+    narrow(level_, type_, values_, tile.count, to);
+  }
+
   const Form& form_;
   const Loops& loops_;
   Level level_;
+  const Rotation& rotation_;
   ElementType type_;
   bool lossless_;
   const Coder::Combine& job_;

@@ -23,11 +23,12 @@ inline const std::byte* codes_of(const Form& form, const Loops& loops, const std
 }
 
 /// A slice: wire -> a buffer.
-inline void decode(const Form& form, const Loops& loops, Level level, ElementType type, const Coder::Decode& job) {
+inline void decode(const Form& form, const Loops& loops, Level level, const Rotation& rotation, ElementType type,
+                   const Coder::Decode& job) {
   const Layout shape = layout(form, job.count);
   auto* const out = static_cast<std::byte*>(job.out);
   const Tiles tiles{job.count, form.tile};
-  const bool past_cache = type == ElementType::f32 && job.past_cache;
+  const bool past_cache = type == ElementType::f32 && job.past_cache && !rotation;
   Arena arena;
   std::byte* const scales = arena.bytes(form.parts(form.tile) * loops.scale_bytes);
   std::byte* const codes = arena.bytes(form.tile * form.code_bytes);
@@ -41,6 +42,7 @@ inline void decode(const Form& form, const Loops& loops, Level level, ElementTyp
     auto* const x = direct ? reinterpret_cast<float*>(to) : values;
     loops.dequantize({codes_of(form, loops, job.wire + shape.codes_at, begin, count, codes), align_up(count, kUnit),
                       form.part, scales, x, direct && past_cache && is_aligned(to)});
+    if (rotation) rotation.inverse(level, x, count);
     if (!direct) narrow(level, type, values, count, to);
   }
   if (past_cache) detail::order_stores_past_cache();

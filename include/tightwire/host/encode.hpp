@@ -9,8 +9,8 @@
 namespace tightwire::host {
 
 /// A slice: data + residual -> wire.
-inline std::uint64_t encode(const Form& form, const Loops& loops, Level level, ElementType type,
-                            const Coder::Encode& job) {
+inline std::uint64_t encode(const Form& form, const Loops& loops, Level level, const Rotation& rotation,
+                            ElementType type, const Coder::Encode& job) {
   const Layout shape = layout(form, job.count);
   clear_padding(shape, job.wire);
   const auto* data = static_cast<const std::byte*>(job.data);
@@ -25,7 +25,7 @@ inline std::uint64_t encode(const Form& form, const Loops& loops, Level level, E
   std::uint64_t nonfinite = 0;
   for (std::size_t t = 0; t < tiles.number(); ++t) {
     const std::size_t begin = tiles.begin(t);
-    Tile tile = tile_of(level, type, data, job.residual, begin, tiles.elements(t), memory);
+    Tile tile = tile_of(level, rotation, type, data, job.residual, begin, tiles.elements(t), memory);
     tile.noise = noise_of(level, job.noise, begin, tile.units(), noise);
     find_statistics(form, loops, tile, known);
     const bool finite =

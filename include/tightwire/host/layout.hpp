@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -18,14 +19,16 @@ template <BlockCodec C>
 inline constexpr std::size_t kCodeBytes = C::bits <= 8 ? 1 : C::bits / 8;
 
 template <BlockCodec C>
-constexpr Form form(const C& codec) {
+constexpr Form form(const C& codec, std::size_t rotated = 1) {
   const auto block = static_cast<std::size_t>(codec.block);
-  const std::size_t tile = block * std::max<std::size_t>(1, kTile / block);
+  const std::size_t grain = std::max(block, rotated);
+  const std::size_t tile = grain * std::max<std::size_t>(1, kTile / grain);
   return {.bits = static_cast<std::size_t>(C::bits),
           .code_bytes = kCodeBytes<C>,
           .param_bytes = kParamBytes<C>,
           .block = block,
           .part = std::is_empty_v<typename C::Scale> ? kLargestTile : block,
+          .grain = grain,
           .tile = tile};
 }
 

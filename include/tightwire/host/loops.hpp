@@ -24,8 +24,9 @@ struct Form {
   std::size_t bits;         ///< of a code on the wire
   std::size_t code_bytes;   ///< of a code between the loops: 1, 2 or 4
   std::size_t param_bytes;  ///< per block on the wire
-  std::size_t block;        ///< elements that share a Param, and stay together
+  std::size_t block;        ///< elements that share a Param
   std::size_t part;         ///< elements that share a Scale: a block, or all where there are no scales
+  std::size_t grain;        ///< elements that must stay together: a block, or a rotated block
   std::size_t tile;         ///< elements worked on at a time
 
   std::size_t parts(std::size_t elements) const { return (elements + part - 1) / part; }

@@ -9,6 +9,7 @@
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/layout.hpp>
 #include <tightwire/host/nonfinite.hpp>
+#include <tightwire/host/rotation.hpp>
 #include <tightwire/host/statistics.hpp>
 
 namespace tightwire::host {
@@ -61,14 +62,15 @@ inline const float* added_of(const Residual& residual, std::size_t begin, std::s
   fill_unit(memory, count);
   return memory;
 }
-/// A tile of a buffer and its residual.
-inline Tile tile_of(Level level, ElementType type, const std::byte* data, const Residual& residual, std::size_t begin,
-                    std::size_t count, TileMemory& memory) {
+/// A tile of a buffer, rotated, and its residual.
+inline Tile tile_of(Level level, const Rotation& rotation, ElementType type, const std::byte* data,
+                    const Residual& residual, std::size_t begin, std::size_t count, TileMemory& memory) {
   const std::byte* from = data + begin * element_bytes(type);
   Tile tile{reinterpret_cast<const float*>(from), added_of(residual, begin, count, memory.added), nullptr, begin,
             count};
-  if (type != ElementType::f32 || tile.ragged()) {
+  if (type != ElementType::f32 || tile.ragged() || rotation) {
     widen(level, type, from, count, memory.x);
+    if (rotation) rotation.forward(level, memory.x, count);
     fill_unit(memory.x, count);
     tile.x = memory.x;
   }

@@ -22,6 +22,7 @@ class ReferenceSession {
       state.type = tensor.type;
       state.codec = reference(coder->spec());
       state.lossless = coder->lossless(tensor.type);
+      state.stochastic = coder->stochastic(feedback);
       state.senders.assign(static_cast<std::size_t>(ranks), std::vector<float>(tensor.count()));
       state.owner.resize(tensor.count());
     }
@@ -30,22 +31,26 @@ class ReferenceSession {
   /// What every rank must hold after this step, for the contributions of all ranks to a parameter.
   std::vector<float> step(std::size_t parameter, const std::vector<std::vector<float>>& contributions) {
     State& state = states_[parameter];
+    const Noise of_sum{0, state.uses, static_cast<std::uint32_t>(parameter), 0, 0};
+    const std::uint32_t use = state.uses++;
     std::vector<float> total;
     for (std::size_t rank = 0; rank < contributions.size(); ++rank) {
       const bool keeps = feedback_ && !state.lossless;
       const std::vector<float> v = keeps ? sum(contributions[rank], state.senders[rank]) : contributions[rank];
-      const Encoded encoded = state.codec->encode(v);
+      const Noise own{0, use, static_cast<std::uint32_t>(parameter), static_cast<std::uint32_t>(rank) + 1, 0};
+      const Encoded encoded = state.codec->encode(v, ElementType::f32, state.stochastic ? &own : nullptr);
       if (keeps) state.senders[rank] = residual_after(v, encoded.values, state.senders[rank]);
       total = rank == 0 ? encoded.values : sum(total, encoded.values);
     }
     for (float& x : total) x /= divisor_;
+    const Noise* const noise = state.stochastic ? &of_sum : nullptr;
     if (!two_shot_) {
       for (float& x : total) x = rounded(state.type, x);
       return total;
     }
     const bool keeps = feedback_ && !state.lossless;
     if (keeps) total = sum(total, state.owner);
-    const Encoded encoded = state.codec->encode(total, state.type);
+    const Encoded encoded = state.codec->encode(total, state.type, noise);
     if (keeps) state.owner = residual_after(total, encoded.values, state.owner);
     return encoded.values;
   }
@@ -59,6 +64,8 @@ class ReferenceSession {
     ElementType type = ElementType::f32;
     std::unique_ptr<ReferenceCodec> codec;
     bool lossless = false;
+    bool stochastic = false;
+    std::uint32_t uses = 0;
     std::vector<std::vector<float>> senders;
     std::vector<float> owner;
   };
