@@ -46,6 +46,7 @@ TEST(Tool, HelpNamesEverySubcommandAndNoSubcommandIsWrongUsage) {
   EXPECT_EQ(help.status, 0);
   EXPECT_NE(help.output.find("run"), std::string::npos);
   EXPECT_NE(help.output.find("info"), std::string::npos);
+  EXPECT_NE(help.output.find("codecs"), std::string::npos);
   const Outcome nothing = tool("");
   EXPECT_EQ(nothing.status, 2);
   EXPECT_EQ(nothing.output, help.output);
@@ -102,6 +103,32 @@ TEST(ToolInfo, TellsWhatUcxWouldUseWhereItIsBuilt) {
   if (!all.at("components").at("ucx").at("built").get<bool>()) GTEST_SKIP() << "the ucx component is not built";
   const std::string transports = all.at("transports").at("ucx").at("transports");
   EXPECT_NE(transports.find("tcp"), std::string::npos) << transports;
+}
+
+TEST(ToolCodecs, MeasuresWhatItIsAskedFor) {
+  const Outcome outcome = tool("codecs --json int8 hadamard:32+int4:block=32 dense");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto rows = nlohmann::json::parse(outcome.output);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].at("spec"), "int8:block=256");
+  EXPECT_NEAR(rows[0].at("bits_per_element"), 8.0625, 0.001);
+  EXPECT_NEAR(rows[0].at("nmse").at("gaussian"), 4.9e-5, 0.1e-5);
+  EXPECT_EQ(rows[1].at("spec"), "hadamard:32+int4:block=32");
+  EXPECT_NEAR(rows[1].at("nmse").at("student_t3"), 6.2e-3, 0.1e-3);
+  EXPECT_EQ(rows[2].at("nmse").at("outliers"), 0.0);
+  for (const auto& row : rows)
+    for (const char* what : {"encode_gb_per_s", "decode_gb_per_s"})
+      for (const char* where : {"memory", "cache"}) EXPECT_GT(row.at(what).at(where), 0.0) << row;
+}
+
+TEST(ToolCodecs, PrintsATableAndNamesWhatItDoesNotKnow) {
+  const Outcome table = tool("codecs int4");
+  EXPECT_EQ(table.status, 0);
+  EXPECT_NE(table.output.find("int4:block=64"), std::string::npos) << table.output;
+  const Outcome unknown = tool("codecs int8 int44");
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_NE(unknown.output.find("int44"), std::string::npos) << unknown.output;
+  EXPECT_EQ(unknown.output.find("int8:block"), std::string::npos) << "measured before it looked";
 }
 
 TEST(ToolRun, PassesTheProgramsArgumentsOnUntouched) {

@@ -7,6 +7,7 @@
 
 #include <tightwire/version.hpp>
 
+#include "codecs.hpp"
 #include "info.hpp"
 #include "run.hpp"
 
@@ -26,6 +27,7 @@ int run_tool(std::vector<std::string> arguments) {
   app.require_subcommand(0, 1);
   tightwire::tool::add_run(app, after_dashes, status);
   tightwire::tool::add_info(app, status);
+  tightwire::tool::add_codecs(app, status);
   constexpr int kWrongUsage = 2;
   try {
     app.parse(arguments);

@@ -14,7 +14,7 @@ struct AffineScale {
   float inverse;
   float low;
   float high;  ///< greatest code, counted from 0; 0 in a block without a step
-  int half;
+  float half;
 };
 
 /// low + step * number of steps. Of up to 16 bits, and steps of 8, the product is exact, so that only the addition
@@ -24,13 +24,19 @@ struct AffineArithmetic {
   static constexpr bool exact_products = true;
 
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
-    return nearest(greatest(least((x - s.low) * s.inverse, s.high), 0.0f)) - s.half;
+    return centered_code(greatest(least((x - s.low) * s.inverse, s.high), 0.0f), s);
   }
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s, const auto& noise) {
-    return nearest(greatest(least((x - s.low) * s.inverse, s.high), 0.0f) + noise) - s.half;
+    return centered_code(greatest(least((x - s.low) * s.inverse, s.high), 0.0f) + noise, s);
   }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
-    return to_float(code + s.half) * s.step + s.low;
+    return (to_float(code) + s.half) * s.step + s.low;
+  }
+
+ private:
+  /// The nearest whole number of steps, less half of all.
+  TIGHTWIRE_HD static constexpr auto centered_code(const auto& steps, const Scale& s) {
+    return nearest(((steps + kNearestShift) - kNearestShift) - s.half);
   }
 };
 
@@ -73,7 +79,8 @@ requires(Bits >= 1 && Bits <= 8) struct AffineInt {
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
     const bool usable = param.step >= 0x1p-126f && param.step <= 0x1p126f;
-    return {param.step, usable ? 1.0f / param.step : 0.0f, param.low, usable ? steps : 0.0f, 1 << (Bits - 1)};
+    return {param.step, usable ? 1.0f / param.step : 0.0f, param.low, usable ? steps : 0.0f,
+            static_cast<float>(1 << (Bits - 1))};
   }
   static constexpr bool lossless(ElementType) { return false; }
 };

@@ -1,0 +1,94 @@
+// The bytes of every format, kept in tests/golden/: what they are today they must be tomorrow, and in another
+// implementation. TIGHTWIRE_WRITE_GOLDEN=1 writes files that are missing, and never one that is there.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/testing/calls.hpp>
+
+namespace tightwire::testing {
+namespace {
+
+const std::filesystem::path kFolder = TIGHTWIRE_GOLDEN;
+
+/// 333 elements of mixed size: three blocks of zeros, of equal elements and of one outlier among them, and a short last
+/// block. Every one is a whole number times a power of two.
+std::vector<float> input() {
+  std::vector<float> x(333);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto whole = static_cast<float>(static_cast<int>(i * 7919 % 1009) - 504);
+    x[i] = std::ldexp(whole, static_cast<int>(i / 32 % 9) * 3 - 20);
+    if (i / 16 == 5) x[i] = 0.0f;
+    if (i / 16 == 7) x[i] = -0.375f;
+    if (i == 150) x[i] = 4096.0f;
+  }
+  return x;
+}
+
+std::vector<std::byte> read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::byte> bytes;
+  for (const char c : text) bytes.push_back(static_cast<std::byte>(c));
+  return bytes;
+}
+/// The bytes of a file of that name, which is written first if it is missing and that was asked for.
+void expect_golden(const std::string& name, std::span<const std::byte> bytes) {
+  const std::filesystem::path path = kFolder / name;
+  if (!std::filesystem::exists(path) && std::getenv("TIGHTWIRE_WRITE_GOLDEN") != nullptr) {
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  ASSERT_TRUE(std::filesystem::exists(path)) << name << " is missing: TIGHTWIRE_WRITE_GOLDEN=1 writes it";
+  EXPECT_TRUE(same_bytes(bytes, read(path))) << name;
+}
+std::string file_name(std::string spec) {
+  for (char& letter : spec)
+    if (letter == ':' || letter == '=' || letter == ',' || letter == '+') letter = '_';
+  return spec;
+}
+
+TEST(Golden, Input) { expect_golden("input.f32", as_bytes(input())); }
+
+TEST(Golden, EveryCodecEncodesAndDecodesTheSameBytesAsEver) {
+  std::vector<std::string> specs;
+  for (const BuiltinCodec& codec : builtin_codecs()) specs.emplace_back(codec.name);
+  for (const char* more : {"int4:block=32", "hadamard:32+int4:block=32", "hadamard:256,seed=7+int8"})
+    specs.emplace_back(more);
+  const std::vector<float> x = input();
+  for (const std::string& spec : specs) {
+    const auto coder = parse_codec(spec).coder(ElementType::f32);
+    const std::string name = file_name(coder->spec());
+    const EncodeOutput encoded = encode(*coder, ElementType::f32, x);
+    ASSERT_NO_FATAL_FAILURE(expect_golden(name + ".wire", encoded.wire));
+    ASSERT_NO_FATAL_FAILURE(expect_golden(name + ".values.f32", as_bytes(decode(*coder, encoded.wire, x.size()))));
+  }
+}
+
+TEST(Golden, StochasticRounding) {
+  const std::vector<float> x = input();
+  const Noise noise{.seed = 0x0123456789abcdefu, .use = 3, .parameter = 5, .stream = 2, .first = 256};
+  for (const char* spec : {"int8", "int4", "int3-affine", "fp8-e4m3", "mxfp4", "ternary"}) {
+    const auto coder = parse_codec(spec).coder(ElementType::f32);
+    expect_golden("stochastic_" + file_name(coder->spec()) + ".wire",
+                  encode(*coder, ElementType::f32, x, std::nullopt, &noise).wire);
+  }
+}
+
+/// No file is there for a codec that is not.
+TEST(Golden, NoFileIsLeftOver) {
+  std::size_t expected = 2 + 2 * (builtin_codecs().size() + 3) + 6;  // README.md and input.f32
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) files += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(files, expected);
+}
+
+}  // namespace
+}  // namespace tightwire::testing
