@@ -122,4 +122,11 @@ struct Claims<Qsgd<Bits>> : DefaultClaims {
   static constexpr bool odd_symmetric = true;
 };
 
+template <int Bits, bool Unbiased>
+struct Claims<Codebook<Bits, Unbiased>> : DefaultClaims {
+  static constexpr bool exact_zero = false;
+  static constexpr bool idempotent = false;
+  static constexpr bool keeps_extremes = false;
+};
+
 }  // namespace tightwire::testing

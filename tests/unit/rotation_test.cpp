@@ -159,6 +159,34 @@ TEST(Rotation, SpreadsOutliers) {
   std::printf("\n");
 }
 
+/// The mean over rotations: exact with EDEN's scale, whose error falls with the number of rotations, and short of the
+/// elements with the scale of least error, by 1 - 2/pi for one bit.
+TEST(Rotation, EdenIsUnbiasedOverRotations) {
+  constexpr std::size_t kCount = 4096;
+  constexpr int kRotations = 400;
+  const std::vector<float> x(sample(Distribution::student_t3).begin(),
+                             sample(Distribution::student_t3).begin() + kCount);
+  const auto error_of_mean = [&](const auto& codec) {
+    std::vector<double> mean(kCount, 0.0);
+    for (int seed = 0; seed < kRotations; ++seed) {
+      const HostCoder coder(Rotated{4096, codec, static_cast<std::uint64_t>(seed)});
+      const std::vector<float> decoded = round_trip(coder, x);
+      for (std::size_t i = 0; i < kCount; ++i) mean[i] += double{decoded[i]} / kRotations;
+    }
+    double error = 0, power = 0;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      error += (mean[i] - double{x[i]}) * (mean[i] - double{x[i]});
+      power += double{x[i]} * double{x[i]};
+    }
+    return error / power;
+  };
+  // One rotation has an NMSE of pi/2 - 1 = 0.571; the mean of 400 a 400th, to some percent.
+  const double eden = error_of_mean(Eden<1>{.block = 4096}), lloyd = error_of_mean(Lloyd<1>{.block = 4096});
+  std::printf("NMSE of the mean of %d rotations at 1 bit: eden %.5f, lloyd %.5f\n", kRotations, eden, lloyd);
+  EXPECT_NEAR(eden, 0.571 / kRotations, 0.2 * 0.571 / kRotations);
+  EXPECT_NEAR(lloyd, (1 - 2 / 3.14159265) * (1 - 2 / 3.14159265), 0.01);
+}
+
 TEST(Rotation, NothingIsLostOverManySteps) {
   constexpr std::size_t kCount = 1000, kRanks = 3;
   for (const ElementType type : kElementTypes) {

@@ -17,4 +17,7 @@ struct Rotated {
   std::uint64_t seed = 0;  ///< of the signs
 };
 
+template <BlockCodec C>
+Rotated(int, C, std::uint64_t) -> Rotated<C>;
+
 }  // namespace tightwire

@@ -90,6 +90,9 @@ struct Moments : AbsMax {
   TIGHTWIRE_HD constexpr float mean(float factor = 1.0f) const {
     return held(static_cast<float>(sum) / (units * static_cast<float>(count)) * factor);
   }
+  TIGHTWIRE_HD float root_mean_square() const {
+    return held(__builtin_sqrtf(static_cast<float>(squares) / static_cast<float>(count)) / units);
+  }
   /// The Euclidean norm, no more than the largest fp32.
   TIGHTWIRE_HD float norm() const { return held(__builtin_sqrtf(static_cast<float>(squares)) / units); }
 

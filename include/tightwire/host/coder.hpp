@@ -1,5 +1,6 @@
 #pragma once
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <string>
 
@@ -25,7 +26,8 @@ class HostCoder final : public Coder {
   explicit HostCoder(C codec = {}, host::Level level = host::level());
   /// Throws Error(invalid_argument) for a size that is no power of two from 32 to 4096, or of which neither is a
   /// multiple of the other.
-  explicit HostCoder(Rotated<C> rotated, host::Level level = host::level());
+  template <std::same_as<Rotated<C>> R>  // so that {} is a codec
+  explicit HostCoder(R rotated, host::Level level = host::level());
 
   std::string spec() const override;
   std::size_t block() const noexcept override;
@@ -46,6 +48,9 @@ class HostCoder final : public Coder {
 };
 
 template <BlockCodec C>
+HostCoder(Rotated<C>) -> HostCoder<C>;
+
+template <BlockCodec C>
 HostCoder<C>::HostCoder(C codec, host::Level level)
     : codec_(codec), level_(level), form_{}, loops_(host::loops_of<C>(level)) {
   if (codec.block < host::kSmallestBlock || codec.block > host::kLargestBlock ||
@@ -57,7 +62,8 @@ HostCoder<C>::HostCoder(C codec, host::Level level)
 }
 
 template <BlockCodec C>
-HostCoder<C>::HostCoder(Rotated<C> rotated, host::Level level) : HostCoder(rotated.codec, level) {
+template <std::same_as<Rotated<C>> R>
+HostCoder<C>::HostCoder(R rotated, host::Level level) : HostCoder(rotated.codec, level) {
   const auto size = static_cast<unsigned>(rotated.size);
   const auto fail = [&](const std::string& why) {
     return Error(Errc::invalid_argument, "hadamard: " + why + ", got " + std::to_string(rotated.size));

@@ -62,9 +62,7 @@ class Combine {
     const auto* data = static_cast<const std::byte*>(job_.data);
     Tile tile = tile_of(level_, rotation_, type_, data, job_.sender, begin, count, memory_);
     tile.noise = noise_of(level_, job_.sender_noise, begin, tile.units(), noise_);
-    find_statistics(form_, loops_, tile, known_);
-    const bool finite =
-        loops_.scales({known_.stats, form_.parts(count), nullptr, known_.scales, job_.sender_noise != nullptr});
+    const bool finite = find_scales(form_, loops_, tile, nullptr, known_);
     if (lossless_ && finite && !job_.sender) {
       own_source_ = tile.x;
       return;
@@ -108,10 +106,7 @@ class Combine {
   void put_encoded(std::size_t begin, std::size_t count) {
     Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
     tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
-    find_statistics(form_, loops_, tile, known_);
-    const bool finite =
-        loops_.scales({known_.stats, form_.parts(count), job_.wire + form_.blocks(begin) * form_.param_bytes,
-                       known_.scales, job_.owner_noise != nullptr});
+    const bool finite = find_scales(form_, loops_, tile, job_.wire, known_);
     if (rotation_) return put_rotated(tile, finite);
     const bool direct = type_ == ElementType::f32 && !tile.ragged();
     float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_;

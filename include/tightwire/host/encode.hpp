@@ -27,10 +27,7 @@ inline std::uint64_t encode(const Form& form, const Loops& loops, Level level, c
     const std::size_t begin = tiles.begin(t);
     Tile tile = tile_of(level, rotation, type, data, job.residual, begin, tiles.elements(t), memory);
     tile.noise = noise_of(level, job.noise, begin, tile.units(), noise);
-    find_statistics(form, loops, tile, known);
-    const bool finite =
-        loops.scales({known.stats, form.parts(tile.count), job.wire + form.blocks(begin) * form.param_bytes,
-                      known.scales, job.noise != nullptr});
+    const bool finite = find_scales(form, loops, tile, job.wire, known);
     nonfinite += writer.put(tile, known, finite, to);
   }
   if (job.residual.past_cache || job.past_cache) detail::order_stores_past_cache();

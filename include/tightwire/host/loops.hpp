@@ -73,6 +73,16 @@ struct ScalesJob {
   void* scales;
   bool unbiased;  ///< for stochastic rounding
 };
+/// Scales by which codes are chosen -> Params on the wire (null: not wanted) and steps that fit the codes best.
+struct FitJob {
+  const float* x;
+  const float* added;
+  std::size_t elements;
+  std::size_t part;
+  const void* stats;
+  std::byte* params;
+  void* scales;
+};
 /// Params on the wire -> scales.
 struct ScalesOfJob {
   const std::byte* params;
@@ -195,6 +205,7 @@ struct Loops {
   void (*statistics)(const StatisticsJob&);
   void (*moments)(const MomentsJob&);  ///< null where the statistics are all
   bool (*scales)(const ScalesJob&);    ///< false if something is not finite
+  void (*fit)(const FitJob&);          ///< null where scales do not depend on codes
   bool (*finite)(const void* stats, std::size_t part);
   void (*scales_of)(const ScalesOfJob&);
   void (*quantize)(const QuantizeJob&);

@@ -5,6 +5,7 @@
 #include <tightwire/host/accumulate.hpp>
 #include <tightwire/host/code_bits.hpp>
 #include <tightwire/host/dispatch.hpp>
+#include <tightwire/host/fit.hpp>
 #include <tightwire/host/layout.hpp>
 #include <tightwire/host/nonfinite.hpp>
 #include <tightwire/host/quantize.hpp>
@@ -69,6 +70,7 @@ Loops loops_of(Level level) {
   Loops loops{.statistics = at<Statistics<typename C::Stat>>(level),
               .moments = nullptr,
               .scales = at<ScalesFromStatistics<C>>(level),
+              .fit = nullptr,
               .finite = [](const void* stats,
                            std::size_t part) { return static_cast<const typename C::Stat*>(stats)[part].finite(); },
               .scales_of = at<ScalesFromParams<C>>(level),
@@ -82,6 +84,7 @@ Loops loops_of(Level level) {
               .scale_bytes = sizeof(typename C::Scale)};
   if constexpr (requires { C::Stat::moment(1.0f, 1.0f); })
     loops.moments = at<SecondStatistics<typename C::Stat>>(level);
+  if constexpr (requires(typename C::Stat stat) { C::fit(stat, 0u, 0u); }) loops.fit = at<Fit<C>>(level);
   if constexpr (C::bits < 8) {
     loops.pack = at<PackBits<C::bits>>(level);
     loops.unpack = at<UnpackBits<C::bits>>(level);

@@ -77,9 +77,15 @@ inline Tile tile_of(Level level, const Rotation& rotation, ElementType type, con
   return tile;
 }
 
-inline void find_statistics(const Form& form, const Loops& loops, const Tile& tile, const TileScales& known) {
+/// The scales of a tile, and its Params where they are wanted. False if something is not finite.
+inline bool find_scales(const Form& form, const Loops& loops, const Tile& tile, std::byte* params,
+                        const TileScales& known) {
   loops.statistics({tile.x, tile.added, tile.units(), form.part, known.stats});
   if (loops.moments != nullptr) loops.moments({tile.x, tile.added, tile.count, form.part, known.stats});
+  std::byte* const at = params != nullptr ? params + form.blocks(tile.begin) * form.param_bytes : nullptr;
+  const bool finite = loops.scales({known.stats, form.parts(tile.count), at, known.scales, tile.noise != nullptr});
+  if (loops.fit != nullptr) loops.fit({tile.x, tile.added, tile.count, form.part, known.stats, at, known.scales});
+  return finite;
 }
 
 /// Where a tile goes. What is null is not wanted.

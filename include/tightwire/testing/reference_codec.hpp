@@ -83,9 +83,19 @@ class NaiveCodec final : public ReferenceCodec {
         }
         stat.add_moments(static_cast<std::uint32_t>(end - b * block()), units, squares);
       }
-      const typename C::Param param = param_of(stat, noise != nullptr);
+      typename C::Param param = param_of(stat, noise != nullptr);
+      typename C::Scale scale = C::scale(param);
+      if constexpr (requires { C::fit(stat, 0u, 0u); }) {
+        std::uint32_t products = 0, squares = 0;
+        for (std::size_t i = b * block(); i < end; ++i) {
+          const auto level = static_cast<std::uint32_t>(ArithmeticOf<C>::level(ArithmeticOf<C>::code(x[i], scale)));
+          products += level * static_cast<std::uint32_t>(C::Stat::moment(x[i], stat.inverse_unit()));
+          squares += level * level;
+        }
+        param = C::fit(stat, products, squares);
+        scale.step = C::scale(param).step;
+      }
       if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + b * kParamBytes, &param, kParamBytes);
-      const typename C::Scale scale = C::scale(param);
       for (std::size_t i = b * block(); i < end; ++i) {
         put(result.wire, x.size(), i, code_of(x[i], scale, noise, i));
         result.values[i] = rounded(rounded_to, ArithmeticOf<C>::value(get(result.wire, x.size(), i), scale));

@@ -1,0 +1,127 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include <tightwire/codec/concept.hpp>
+#include <tightwire/codec/stat.hpp>
+#include <tightwire/codec/step.hpp>
+
+namespace tightwire {
+
+namespace detail {
+
+/// The magnitudes of the quantizer of `Bits` bits that has the least error on standard Gaussian data (Lloyd 1982, Max
+/// 1960), in 64ths: whole numbers of up to 8 bits.
+template <int Bits>
+struct LloydMax {
+  static constexpr int count = 1 << (Bits - 1);
+  static constexpr int all[4][8] = {{51}, {29, 97}, {16, 48, 86, 138}, {8, 25, 42, 60, 80, 104, 132, 175}};
+  static constexpr int level(int i) { return all[Bits - 1][i]; }
+  static constexpr float value(int i) { return static_cast<float>(level(i)) / 64.0f; }
+  /// Halfway between levels i - 1 and i.
+  static constexpr float boundary(int i) { return static_cast<float>(level(i - 1) + level(i)) / 128.0f; }
+};
+
+/// A level of a codebook times a step, with the sign of the element: sign in the top bit, index of the level below.
+/// Levels have 8 significant bits and steps 16, so that their products are exact.
+template <int Bits>
+struct CodebookArithmetic {
+  using Levels = LloydMax<Bits>;
+  struct Scale {
+    float step;
+    float inverse;  ///< of the root mean square, by which codes are chosen; 0 in a block without a step
+  };
+  static constexpr bool exact_products = true;
+
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
+    const auto b = to_bits(x * s.inverse);
+    return as_int(levels_below<1>(as_int(b & kMagnitudeMask))) | (as_int(b) >> 31 & -Levels::count);
+  }
+  TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
+    const auto sign = as_unsigned(code) << (32 - Bits) & kSignMask;
+    return from_bits(value_bits<Levels::count - 1>(code & (Levels::count - 1)) | sign) * s.step;
+  }
+  /// The level of a code as a whole number of 64ths.
+  TIGHTWIRE_HD static constexpr auto level(const auto& code) {
+    return as_int(level_at<Levels::count - 1>(code & (Levels::count - 1)));
+  }
+
+ private:
+  /// How many of the boundaries from `I` on a magnitude has reached.
+  template <int I>
+  TIGHTWIRE_HD static constexpr auto levels_below(const auto& magnitude) {
+    if constexpr (I == Levels::count)
+      return as_unsigned(magnitude & 0);
+    else
+      return levels_below<I + 1>(magnitude) + select(magnitude >= as_int(to_bits(Levels::boundary(I))),
+                                                     as_unsigned(magnitude & 0) | 1u, as_unsigned(magnitude & 0));
+  }
+  template <int I>
+  TIGHTWIRE_HD static constexpr auto value_bits(const auto& index) {
+    if constexpr (I == 0)
+      return as_unsigned(index & 0) | to_bits(Levels::value(0));
+    else
+      return select(index >= I, as_unsigned(index & 0) | to_bits(Levels::value(I)), value_bits<I - 1>(index));
+  }
+  template <int I>
+  TIGHTWIRE_HD static constexpr auto level_at(const auto& index) {
+    constexpr auto kLevel = static_cast<std::uint32_t>(Levels::level(I));
+    if constexpr (I == 0)
+      return as_unsigned(index & 0) | kLevel;
+    else
+      return select(index >= I, as_unsigned(index & 0) | kLevel, level_at<I - 1>(index));
+  }
+};
+
+/// `x` to 16 significant bits, within what the levels of a codebook can be multiplied with.
+TIGHTWIRE_HD constexpr float codebook_step(float x) {
+  const std::uint32_t b = to_bits(x) & kMagnitudeMask;
+  if (b >= kInfinityBits) return from_bits(0x7fc00000u);
+  if (b == 0) return 0.0f;
+  const float rounded = from_bits((b + 0x7fu + ((b >> 8) & 1u)) & ~0xffu);
+  return rounded < 0x1p-120f ? 0x1p-120f : rounded > 0x1p126f ? 0x1p126f : rounded;
+}
+
+}  // namespace detail
+
+/// Codebooks of 1 to 4 bits for Gaussian data, which is what a rotation makes of any: use it as
+/// `hadamard:4096+lloyd4`. One fp32 step of 16 significant bits per block, fitted to the codes:
+///   lloyd  the step of least error, <x, c> / <c, c>: for use with error feedback
+///   eden   ||x||^2 / <x, c>, with which the mean over rotations is exact (EDEN, Vargaftik et al. 2022): without
+template <int Bits, bool Unbiased>
+requires(Bits >= 1 && Bits <= 4) struct Codebook {
+  static constexpr std::string_view names[2][4] = {{"lloyd1", "lloyd2", "lloyd3", "lloyd4"},
+                                                   {"eden1", "eden2", "eden3", "eden4"}};
+  static constexpr std::string_view name = names[Unbiased ? 1 : 0][Bits - 1];
+  static constexpr int bits = Bits;
+  static constexpr float errors[2][4] = {{0.61f, 0.35f, 0.19f, 0.1f}, {0.76f, 0.37f, 0.19f, 0.1f}};
+  static constexpr float accuracy = errors[Unbiased ? 1 : 0][Bits - 1];
+  int block = 1024;
+
+  using Stat = Moments;
+  using Param = float;
+  using Arithmetic = detail::CodebookArithmetic<Bits>;
+  using Scale = typename Arithmetic::Scale;
+
+  /// The root mean square: by it codes are chosen, before there is a step.
+  TIGHTWIRE_HD static Param param(const Stat& stat) { return detail::codebook_step(stat.root_mean_square()); }
+  TIGHTWIRE_HD static constexpr Scale scale(Param param) {
+    const bool usable = param >= 0x1p-126f && param <= 0x1p126f;
+    return {param, usable ? 1.0f / param : 0.0f};
+  }
+  /// The step, from sums over the block of magnitudes (in units of the statistic) times levels, and of squared levels.
+  TIGHTWIRE_HD static Param fit(const Stat& stat, std::uint32_t products, std::uint32_t squared_levels) {
+    if (products == 0 || !stat.finite()) return param(stat);
+    const float ratio = Unbiased ? static_cast<float>(stat.squares) / static_cast<float>(products)
+                                 : static_cast<float>(products) / static_cast<float>(squared_levels);
+    return detail::codebook_step(detail::least(ratio * 64.0f / Stat::units * stat.value(), 0x1.fffffep127f));
+  }
+  static constexpr bool lossless(ElementType) { return false; }
+};
+template <int Bits>
+using Lloyd = Codebook<Bits, false>;
+template <int Bits>
+using Eden = Codebook<Bits, true>;
+static_assert(BlockCodec<Lloyd<4>>);
+
+}  // namespace tightwire
