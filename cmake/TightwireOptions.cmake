@@ -2,6 +2,7 @@
 include(GNUInstallDirs)
 
 option(TIGHTWIRE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TIGHTWIRE_BUILD_FUZZERS "Build the fuzzers, which need clang" OFF)
 option(TIGHTWIRE_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_BUILD_TOOLS "Build the command line tool" ${PROJECT_IS_TOP_LEVEL})

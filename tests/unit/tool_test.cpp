@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include <tightwire/codec.hpp>
 #include <tightwire/host/level.hpp>
+#include <tightwire/tightwire.hpp>
 #include <tightwire/version.hpp>
 
 namespace tightwire {
