@@ -58,13 +58,17 @@ class CodecReader {
 
   Codec read() {
     std::string_view rest = text_;
-    if (rest.starts_with("hadamard")) {
+    if (rest.find('+') != std::string_view::npos || rest.substr(0, rest.find(':')) == "hadamard") {
       const std::string_view rotation = take(rest, '+');
       if (rest.empty()) throw fail("a rotation needs a codec behind it: \"hadamard:32+int4\"");
       read_rotation(rotation);
     }
     const std::string_view name = take(rest, ':');
-    if (name == "exact" && rest.empty() && !settings_.hadamard) return Codec{};
+    if (name == "exact") {
+      if (settings_.hadamard) throw fail("exact elements are not rotated; \"dense\" can be");
+      if (!rest.empty()) throw fail("exact takes no options");
+      return Codec{};
+    }
     const BuiltinCodec* found = nullptr;
     for (const BuiltinCodec& codec : builtin_codecs())
       if (codec.name == name) found = &codec;
@@ -96,7 +100,9 @@ class CodecReader {
     return number;
   }
   void read_rotation(std::string_view rest) {
-    take(rest, ':');
+    const std::string_view name = take(rest, ':');
+    if (name != "hadamard")
+      throw fail("\"" + std::string(name) + "\" before a + is not known; known is hadamard:<size>");
     settings_.hadamard = rest.empty() ? 32 : number<int>(rest, take(rest, ','), " of elements");
     if (rest.empty()) return;
     const std::string_view option = rest;

@@ -74,7 +74,7 @@ TEST(Codec, IsMadeFromText) {
   EXPECT_EQ(parse_codec("int4:block=32").spec(), "int4:block=32");
   EXPECT_ERROR(parse_codec("int9"), Errc::invalid_argument, "known are exact, dense, bf16, fp16, int8, int7");
   EXPECT_ERROR(parse_codec(""), Errc::invalid_argument, "not known");
-  EXPECT_ERROR(parse_codec("exact:block=64"), Errc::invalid_argument, "exact:block=64");
+  EXPECT_ERROR(parse_codec("exact:block=64"), Errc::invalid_argument, "exact takes no options");
   EXPECT_ERROR(parse_codec("int8:blocks=64"), Errc::invalid_argument, "unknown option \"blocks=64\"");
   EXPECT_ERROR(parse_codec("int8:block=64x"), Errc::invalid_argument, "not a number");
   EXPECT_ERROR(parse_codec("int8:block="), Errc::invalid_argument, "not a number");

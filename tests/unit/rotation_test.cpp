@@ -32,13 +32,14 @@ void rotate(std::span<float> x, std::size_t size, std::uint64_t seed, bool forwa
   for (std::size_t at = 0; x.size() - at >= 16;) {
     const std::size_t count = std::min(size, std::bit_floor(x.size() - at));
     const int k = std::countr_zero(count);
+    for (std::size_t i = 0; i < count; ++i) x[at + i] = std::ldexp(x[at + i], -(forward ? (k + 1) / 2 : k / 2));
     const auto turn = [&] {
       for (std::size_t i = 0; i < count; ++i) {
         const auto random =
             detail::Philox::at({static_cast<std::uint32_t>(i / 128), 0, 0, 0}, static_cast<std::uint32_t>(seed),
                                static_cast<std::uint32_t>(seed >> 32));
         const bool set = (random.words[i / 32 % 4] >> i % 32 & 1u) != 0;
-        x[at + i] *= std::ldexp(set ? -1.0f : 1.0f, -(forward ? (k + 1) / 2 : k / 2));
+        x[at + i] *= set ? -1.0f : 1.0f;
       }
     };
     if (forward) turn();
@@ -243,6 +244,38 @@ TEST(Rotation, ANonFiniteElementStaysInItsBlockAndIsReported) {
   }
 }
 
+/// Far out of range an element may overflow where it is rotated back, and then it is counted.
+TEST(Rotation, OverflowsAreCounted) {
+  for (const int size : {32, 4096}) {
+    const HostCoder<Int8> coder(Rotated<Int8>{size, {}, 0});
+    for (const ElementType type : kElementTypes) {
+      CombineInput input;
+      input.type = type;
+      input.contributions.assign(2, std::vector<float>(5000, 0.0f));
+      for (std::vector<float>& x : input.contributions)
+        x[7] = type == ElementType::f16 ? 40000.0f : rounded(type, 3e38f);
+      std::vector<std::vector<std::byte>> wires;
+      std::uint64_t reported = 0;
+      for (const std::vector<float>& x : input.contributions) {
+        EncodeOutput encoded = encode(coder, type, x);
+        reported += encoded.nonfinite;
+        wires.push_back(std::move(encoded.wire));
+      }
+      input.owner = std::vector<float>(5000, 0.0f);
+      const CombineOutput sum = combine(coder, input, wires);
+      EXPECT_TRUE(is_finite(sum.out[7]) || reported + sum.nonfinite.result > 0) << size << " " << to_string(type);
+      EXPECT_FALSE(is_finite(sum.out[7])) << size << " " << to_string(type);
+      EXPECT_TRUE(same_bits(decode(coder, type, sum.wire, 5000), sum.out));
+      // One of them alone is within range, and arrives.
+      input.contributions[1].assign(5000, 0.0f);
+      wires[1] = encode(coder, type, input.contributions[1]).wire;
+      const CombineOutput one = combine(coder, input, wires);
+      EXPECT_EQ(one.nonfinite.contribution + one.nonfinite.result, 0u) << size << " " << to_string(type);
+      EXPECT_TRUE(is_finite(one.out[7])) << size << " " << to_string(type);
+    }
+  }
+}
+
 TEST(Rotation, SessionsHoldTheSameBitsHoweverTheyAreCut) {
   const auto run = [](int ranks, std::size_t share) {
     std::vector<std::vector<float>> results(static_cast<std::size_t>(ranks));
@@ -290,7 +323,10 @@ TEST(Rotation, SpecificationsAndTheirErrors) {
   refused("hadamard:8192+int4", "got 8192");
   refused("hadamard:64+int4:block=48", "must divide the block");
   refused("hadamard:64,speed=1+int4", "unknown option");
-  refused("hadamard:64+exact", "not known");
+  refused("hadamard:64+exact", "exact elements are not rotated");
+  refused("hadamard4096+lloyd2", "\"hadamard4096\" before a + is not known");
+  refused("hadamardfoo+int4", "not known");
+  refused("int8+int4", "\"int8\" before a + is not known");
 }
 
 }  // namespace

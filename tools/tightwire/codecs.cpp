@@ -18,8 +18,10 @@ namespace {
 std::vector<std::string> all_specs() {
   std::vector<std::string> specs;
   for (const BuiltinCodec& codec : builtin_codecs()) specs.emplace_back(codec.name);
-  for (const char* rotated : {"hadamard:32+int4:block=32", "hadamard:4096+int4", "hadamard:4096+int3",
-                              "hadamard:4096+int2", "hadamard:4096+sign"})
+  for (const char* rotated :
+       {"hadamard:32+int4:block=32", "hadamard:4096+int4", "hadamard:4096+int2", "hadamard:4096+sign",
+        "hadamard:4096+lloyd4", "hadamard:4096+lloyd3", "hadamard:4096+lloyd2", "hadamard:4096+lloyd1",
+        "hadamard:4096+eden2", "hadamard:4096+eden1"})
     specs.emplace_back(rotated);
   return specs;
 }

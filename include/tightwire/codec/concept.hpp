@@ -27,7 +27,7 @@ template <class C>
 using ArithmeticOf = typename detail::ArithmeticOf<C>::Type;
 
 /// Arithmetic of a block quantizer, one element at a time. Loops, packing, error feedback, CPU dispatch, collectives
-/// and the conformance tests follow from these names; `codec/int8.hpp` is the example to copy.
+/// and the conformance tests follow from these names; `codec/sign.hpp` is an example to copy.
 ///
 /// May have beside: `Stat::second_key`, `Stat::moment` (stat.hpp), `Arithmetic` (above), `round` and an
 /// `Arithmetic::code` with noise (rounding.hpp; then `unbiased_param`, if scales must be others for nothing to be

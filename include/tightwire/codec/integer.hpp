@@ -70,7 +70,7 @@ requires(Bits >= 2 && Bits <= 8) struct SignedAbsMaxInt {
   }
   /// For stochastic rounding: no element, on either side, lies beyond the last code.
   TIGHTWIRE_HD static constexpr Param unbiased_param(Stat stat) {
-    return detail::step_bits<true>(stat.value(), top - 1);
+    return detail::step_bits<true>(stat.value(), top - 1, top);
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, {-top, top - 1}); }
   static constexpr bool lossless(ElementType) { return false; }

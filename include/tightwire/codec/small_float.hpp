@@ -174,7 +174,8 @@ struct Mx {
 
  private:
   TIGHTWIRE_HD static constexpr Param from_exponent(Stat stat, int of_largest) {
-    const int exponent = of_largest + 127 - largest_exponent;
+    // 254: that of the largest fp32; under a larger scale the largest float would overflow.
+    const int exponent = detail::min(of_largest, 254) + 127 - largest_exponent;
     const int held = exponent < smallest ? smallest : exponent;
     const int scale = stat.bits == 0 ? 0 : held;
     return static_cast<Param>(stat.finite() ? scale : 255);

@@ -15,28 +15,34 @@ TIGHTWIRE_HD constexpr std::uint32_t largest_step(float top) { return to_bits(0x
 /// to 127: (1 ± 2^-8) * 127 rounds to 127 or is clamped to it. Rounding up clamps nothing. 0 stays 0, and only 0, even
 /// where a CPU that flushes subnormals makes the quotient 0. A NaN or infinity becomes NaN: the block decodes to NaN in
 /// every element.
-template <bool Up = false>
-TIGHTWIRE_HD constexpr std::uint16_t step_bits(float largest_element, float top) {
+template <bool Up>
+TIGHTWIRE_HD constexpr std::uint16_t step_bits(float largest_element, float top, float largest_code) {
   // Without branches, so that compilers take several blocks at a time.
   const std::uint32_t element = to_bits(largest_element) & kMagnitudeMask;
   const std::uint32_t magnitude = to_bits(largest_element / top) & kMagnitudeMask;
   const std::uint32_t carry = Up ? 0xffffu : 0x7fffu + ((magnitude >> 16) & 1u);
   const std::uint32_t rounded = (magnitude + carry) >> 16;
-  const std::uint32_t largest = largest_step(top);
+  const std::uint32_t largest = largest_step(largest_code);
   std::uint32_t step = rounded < 0x0080u ? 0x0080u : rounded;
   step = step > largest ? largest : step;
   step = element == 0 ? 0 : step;
   return static_cast<std::uint16_t>(element >= kInfinityBits ? 0x7fc0u : step);
 }
 
+template <bool Up = false>
+TIGHTWIRE_HD constexpr std::uint16_t step_bits(float largest_element, float top) {
+  return step_bits<Up>(largest_element, top, top);
+}
+
 /// The nearest multiple of 2^-126, the smallest normal number; 0 where that is nearest. Large numbers are multiples
 /// anyway.
 TIGHTWIRE_HD constexpr float normal_multiple(float x) {
-  constexpr float kAlign = 0x1.8p-103f;
   const std::uint32_t magnitude = to_bits(x) & kMagnitudeMask;
   // Subnormals go by their bits: a CPU may take them for 0 in arithmetic.
   if (magnitude < 0x00800000u) return from_bits(magnitude > 0x00400000u ? 0x00800000u | (to_bits(x) & kSignMask) : 0u);
-  return magnitude < 0x0c000000u ? (x + kAlign) - kAlign : x;  // 2^-103
+  // With the sign of x, so that the sum stays in the binade whose unit is 2^-126.
+  const float align = from_bits(0x0c000000u | (to_bits(x) & kSignMask));  // 2^-103
+  return magnitude < 0x0c000000u ? (x + align) - align : x;
 }
 
 /// Least and greatest code.

@@ -95,10 +95,10 @@ class Combine {
   }
 
   void put_sum(std::size_t begin, std::size_t count) {
-    if (rotation_) rotation_.inverse(level_, sum_, count);
-    fill_unit(sum_, count);
     const int overflow = overflow_bits(type_);
-    if (largest_bits(level_, sum_, align_up(count, kUnit)) >= overflow) [[unlikely]]
+    if (rotation_)
+      met_.result += rotate_back(level_, rotation_, sum_, count, type_);
+    else if (largest_bits(level_, sum_, align_up(count, kUnit)) >= overflow) [[unlikely]]
       met_.result += settle_overflows(sum_, count, overflow);
     narrow(level_, type_, sum_, count, out(begin));
   }
@@ -108,31 +108,30 @@ class Combine {
     tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
     const bool finite = find_scales(form_, loops_, tile, job_.wire, known_);
     if (rotation_) return put_rotated(tile, finite);
-    const bool direct = type_ == ElementType::f32 && !tile.ragged();
+    const bool direct = holds_floats(type_, out(begin)) && !tile.ragged();
     float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_;
     met_.result +=
         writer_.put(tile, known_, finite, {job_.wire + shape_.codes_at, job_.owner, values, type_, job_.past_cache});
     if (!direct) narrow(level_, type_, values, count, out(begin));
   }
 
-  /// What the buffer cannot hold of the elements goes back into the residual, rotated as that is.
+  /// What the buffer rounds off goes back into the residual, rotated as that is.
   void put_rotated(const Tile& tile, bool finite) {
-    met_.result += writer_.put(tile, known_, finite,
-                               {job_.wire + shape_.codes_at, job_.owner, values_, ElementType::f32, job_.past_cache});
-    rotation_.inverse(level_, values_, tile.count);
-    fill_unit(values_, tile.count);
+    const std::uint64_t in_codes = writer_.put(
+        tile, known_, finite, {job_.wire + shape_.codes_at, job_.owner, values_, ElementType::f32, job_.past_cache});
+    const std::uint64_t in_values = rotate_back(level_, rotation_, values_, tile.count, type_);
+    met_.result += finite ? in_codes + in_values : std::max(in_codes, in_values);
     std::byte* const to = out(tile.begin);
-    if (type_ == ElementType::f32) return narrow(level_, type_, values_, tile.count, to);
-    float* const rounding = memory_.x;
-    std::copy(values_, values_ + tile.units(), sum_);
-    const bool fits = largest_bits(level_, values_, tile.units()) < overflow_bits(type_);
-    round(level_, type_, sum_, values_, rounding, tile.units());
-    if (fits && job_.owner) {
+    if (type_ != ElementType::f32 && job_.owner) {
+      float* const rounding = memory_.x;
+      std::copy(values_, values_ + tile.units(), sum_);
+      round(level_, type_, sum_, values_, rounding, tile.units());
+      if (in_values != 0) [[unlikely]]  // what did not arrive is not to be made up for
+        for (std::size_t i = 0; i < tile.count; ++i)
+          if (!is_finite(rounding[i]) || !is_finite(values_[i])) rounding[i] = 0.0f;
       rotation_.forward(level_, rounding, tile.count);
       float* const residual = advanced(job_.owner, tile.begin).after;
       for (std::size_t i = 0; i < tile.count; ++i) residual[i] += rounding[i];
-    } else if (!fits && finite) {
-      met_.result += settle_overflows(sum_, tile.count, overflow_bits(type_));
     }
     narrow(level_, type_, values_, tile.count, to);
   }

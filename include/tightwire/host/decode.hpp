@@ -22,6 +22,17 @@ inline const std::byte* codes_of(const Form& form, const Loops& loops, const std
   return memory;
 }
 
+/// Rotates elements back, in place, whole units. Returns how many are beyond a buffer of the type. NaNs are all the
+/// one: an infinity minus an infinity is another than what it may meet then.
+inline std::uint64_t rotate_back(Level level, const Rotation& rotation, float* x, std::size_t count, ElementType type) {
+  rotation.inverse(level, x, count);
+  fill_unit(x, count);
+  const int overflow = overflow_bits(type);
+  if (largest_bits(level, x, align_up(count, kUnit)) < overflow) [[likely]]
+    return 0;
+  return settle_overflows(x, count, overflow);
+}
+
 /// A slice: wire -> a buffer.
 inline void decode(const Form& form, const Loops& loops, Level level, const Rotation& rotation, ElementType type,
                    const Coder::Decode& job) {
@@ -38,11 +49,11 @@ inline void decode(const Form& form, const Loops& loops, Level level, const Rota
     const std::size_t count = tiles.elements(t);
     loops.scales_of({job.wire + form.blocks(begin) * form.param_bytes, form.parts(count), scales});
     std::byte* const to = out + begin * element_bytes(type);
-    const bool direct = type == ElementType::f32 && count % kUnit == 0;
+    const bool direct = holds_floats(type, to) && count % kUnit == 0;
     auto* const x = direct ? reinterpret_cast<float*>(to) : values;
     loops.dequantize({codes_of(form, loops, job.wire + shape.codes_at, begin, count, codes), align_up(count, kUnit),
                       form.part, scales, x, direct && past_cache && is_aligned(to)});
-    if (rotation) rotation.inverse(level, x, count);
+    if (rotation) rotate_back(level, rotation, x, count, ElementType::f32);
     if (!direct) narrow(level, type, values, count, to);
   }
   if (past_cache) detail::order_stores_past_cache();

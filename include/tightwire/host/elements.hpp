@@ -28,6 +28,10 @@ TIGHTWIRE_INLINE void add(const float* more, Lanes<float, W> (&x)[N]) {
   TIGHTWIRE_UNROLL(4)
   for (int i = 0; i < N; ++i) x[i] = x[i] + Lanes<float, W>::load(more + W * i);
 }
+/// True if a buffer can be taken for floats where it stands: users' buffers may begin at any byte.
+inline bool holds_floats(ElementType type, const void* at) {
+  return type == ElementType::f32 && reinterpret_cast<std::uintptr_t>(at) % alignof(float) == 0;
+}
 /// True if lanes may be stored there past the caches.
 inline bool is_aligned(const void* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
 

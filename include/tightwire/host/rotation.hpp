@@ -50,20 +50,22 @@ class Rotation {
     };
     template <int W>
     TIGHTWIRE_INLINE static void run(const Job& job) {
-      if (job.forward) turn<W>(job);
-      detail::walsh_hadamard<W>(job.x, job.count);
-      if (!job.forward) turn<W>(job);
-    }
-    template <int W>
-    TIGHTWIRE_INLINE static void turn(const Job& job) {
       using Floats = detail::Lanes<float, W>;
+      for (std::size_t i = 0; i < job.count; i += W) {
+        Floats x = Floats::load(job.x + i) * Floats(job.scale);
+        if (job.forward) x = x * Floats::load(job.signs + i);
+        x.store(job.x + i);
+      }
+      detail::walsh_hadamard<W>(job.x, job.count);
+      if (job.forward) return;
       for (std::size_t i = 0; i < job.count; i += W)
-        (Floats::load(job.x + i) * (Floats::load(job.signs + i) * Floats(job.scale))).store(job.x + i);
+        (Floats::load(job.x + i) * Floats::load(job.signs + i)).store(job.x + i);
     }
   };
 
   /// Powers of two whose product undoes the transform applied twice, so that scaling rounds nothing: for 2^k elements
-  /// 2^-ceil(k/2) on the way there and 2^-floor(k/2) on the way back.
+  /// 2^-ceil(k/2) on the way there and 2^-floor(k/2) on the way back, both before the additions, which then overflow
+  /// only where the result does, or nearly.
   static float scale(std::size_t count, bool forward) {
     const int k = std::countr_zero(count);
     return 1.0f / static_cast<float>(1 << (forward ? (k + 1) / 2 : k / 2));

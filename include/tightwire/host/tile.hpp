@@ -68,7 +68,7 @@ inline Tile tile_of(Level level, const Rotation& rotation, ElementType type, con
   const std::byte* from = data + begin * element_bytes(type);
   Tile tile{reinterpret_cast<const float*>(from), added_of(residual, begin, count, memory.added), nullptr, begin,
             count};
-  if (type != ElementType::f32 || tile.ragged() || rotation) {
+  if (!holds_floats(type, from) || tile.ragged() || rotation) {
     widen(level, type, from, count, memory.x);
     if (rotation) rotation.forward(level, memory.x, count);
     fill_unit(memory.x, count);

@@ -80,6 +80,11 @@ TEST_P(CodecConformance, StochasticRoundingHasTheRightMoments) {
   check_stochastic_moments(GetParam());
 }
 
+TEST_P(CodecConformance, StochasticRoundingKeepsTheLargestFinite) {
+  if (!GetParam().stochastic) GTEST_SKIP() << "has no choice of rounding";
+  check_stochastic_largest(GetParam());
+}
+
 // What is not finite.
 TEST_P(CodecConformance, NonFiniteInput) { check_nonfinite_encode(GetParam()); }
 TEST_P(CodecConformance, ScatteredNonFiniteInputIsCounted) { check_scattered_nonfinite(GetParam()); }

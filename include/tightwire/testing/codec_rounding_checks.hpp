@@ -111,4 +111,23 @@ inline void check_stochastic_moments(const Subject& subject) {
   EXPECT_NEAR(variance / expected, 1.0, 0.03);
 }
 
+/// The largest elements stay finite, whichever way they are rounded.
+inline void check_stochastic_largest(const Subject& subject) {
+  const auto coder = subject.coder();
+  const std::size_t count = 2 * static_cast<std::size_t>(subject.block);
+  for (const float fraction : {1.0f, 0.99f, 0.8f, 0.7f, 0.51f}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      std::vector<float> x(count, sign * fraction * subject.largest);
+      x[1] = 0.0f;
+      for (std::uint32_t use = 0; use < 50; ++use) {
+        const Noise noise{3, use, 0, 1, 0};
+        const EncodeOutput run = encode(*coder, ElementType::f32, x, std::vector<float>(count, 0.0f), &noise);
+        ASSERT_EQ(run.nonfinite, 0u);
+        for (const float value : decode(*coder, run.wire, count)) ASSERT_TRUE(is_finite(value)) << x[0];
+        for (const float residual : run.residual) ASSERT_TRUE(is_finite(residual)) << x[0];
+      }
+    }
+  }
+}
+
 }  // namespace tightwire::testing
