@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include <tightwire/codec/stat.hpp>
 #include <tightwire/host/layout.hpp>
 #include <tightwire/host/loops.hpp>
 
