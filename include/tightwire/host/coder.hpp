@@ -40,25 +40,21 @@ class HostCoder final : public Coder {
 
  private:
   C codec_;
-  host::Level level_;
-  host::Rotation rotation_;
+  host::BoundCodec bound_;
   std::uint64_t rotation_seed_ = 0;
-  host::Form form_;
-  host::Loops loops_;
 };
 
 template <BlockCodec C>
 HostCoder(Rotated<C>) -> HostCoder<C>;
 
 template <BlockCodec C>
-HostCoder<C>::HostCoder(C codec, host::Level level)
-    : codec_(codec), level_(level), form_{}, loops_(host::loops_of<C>(level)) {
+HostCoder<C>::HostCoder(C codec, host::Level level) : codec_(codec), bound_{{}, host::loops_of<C>(level), level, {}} {
   if (codec.block < host::kSmallestBlock || codec.block > host::kLargestBlock ||
       codec.block % host::kSmallestBlock != 0)
     throw Error(
         Errc::invalid_argument,
         std::string(C::name) + ": block must be a multiple of 16 from 16 to 4096, got " + std::to_string(codec.block));
-  form_ = host::form(codec);
+  bound_.form = host::form(codec);
 }
 
 template <BlockCodec C>
@@ -71,18 +67,18 @@ HostCoder<C>::HostCoder(R rotated, host::Level level) : HostCoder(rotated.codec,
   if (rotated.size < 0 || !std::has_single_bit(size) || size < host::Rotation::kSmallest ||
       size > host::Rotation::kLargest)
     throw fail("size must be a power of two from 32 to 4096");
-  if (size % form_.block != 0 && form_.block % size != 0)
+  if (size % bound_.form.block != 0 && bound_.form.block % size != 0)
     throw fail("size must divide the block of " + spec() + " or be a multiple of it");
-  rotation_ = host::Rotation(size, rotated.seed);
+  bound_.rotation = host::Rotation(size, rotated.seed);
   rotation_seed_ = rotated.seed;
-  form_ = host::form(codec_, size);
+  bound_.form = host::form(codec_, size);
 }
 
 template <BlockCodec C>
 std::string HostCoder<C>::spec() const {
   std::string spec;
-  if (rotation_) {
-    spec = "hadamard:" + std::to_string(rotation_.size());
+  if (bound_.rotation) {
+    spec = "hadamard:" + std::to_string(bound_.rotation.size());
     if (rotation_seed_ != 0) spec += ",seed=" + std::to_string(rotation_seed_);
     spec += "+";
   }
@@ -94,17 +90,17 @@ std::string HostCoder<C>::spec() const {
 
 template <BlockCodec C>
 std::size_t HostCoder<C>::block() const noexcept {
-  return form_.grain;
+  return bound_.form.grain;
 }
 
 template <BlockCodec C>
 std::size_t HostCoder<C>::wire_bytes(std::size_t count) const noexcept {
-  return host::layout(form_, count).bytes;
+  return host::layout(bound_.form, count).bytes;
 }
 
 template <BlockCodec C>
 bool HostCoder<C>::lossless(ElementType type) const noexcept {
-  return C::lossless(type) && !rotation_;
+  return C::lossless(type) && !bound_.rotation;
 }
 
 template <BlockCodec C>
@@ -118,17 +114,17 @@ bool HostCoder<C>::stochastic(bool error_feedback) const noexcept {
 
 template <BlockCodec C>
 std::uint64_t HostCoder<C>::encode(ElementType type, const Encode& job) const {
-  return host::encode(form_, loops_, level_, rotation_, type, job);
+  return host::encode(bound_, type, job);
 }
 
 template <BlockCodec C>
 Coder::NonFinite HostCoder<C>::combine(ElementType type, const Combine& job) const {
-  return host::Combine(form_, loops_, level_, rotation_, type, lossless(type), job).run();
+  return host::Combine(bound_, type, lossless(type), job).run();
 }
 
 template <BlockCodec C>
 void HostCoder<C>::decode(ElementType type, const Decode& job) const {
-  host::decode(form_, loops_, level_, rotation_, type, job);
+  host::decode(bound_, type, job);
 }
 
 }  // namespace tightwire

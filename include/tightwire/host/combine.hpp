@@ -14,28 +14,28 @@ namespace tightwire::host {
 class Combine {
  public:
   /// `lossless`: what is decoded is what was encoded, if it is finite.
-  Combine(const Form& form, const Loops& loops, Level level, const Rotation& rotation, ElementType type, bool lossless,
-          const Coder::Combine& job)
-      : form_(form),
-        loops_(loops),
-        level_(level),
-        rotation_(rotation),
+  Combine(const BoundCodec& codec, ElementType type, bool lossless, const Coder::Combine& job)
+      : codec_(codec),
+        form_(codec.form),
+        loops_(codec.loops),
+        level_(codec.level),
+        rotation_(codec.rotation),
         type_(type),
         lossless_(lossless),
         job_(job),
-        shape_(layout(form, job.count)),
+        shape_(layout(codec.form, job.count)),
         own_(
             static_cast<std::size_t>(std::find(job.sources.begin(), job.sources.end(), nullptr) - job.sources.begin())),
-        known_(form, loops, arena_),
-        own_values_(arena_.floats(form.tile)),
-        sum_(arena_.floats(form.tile)),
-        writer_(form, loops, level, arena_),
-        memory_(form, arena_),
-        values_(arena_.floats(form.tile)),
-        noise_(arena_.floats(form.tile + 2 * detail::kNoiseGroup)) {
+        known_(codec.form, codec.loops, arena_),
+        own_values_(arena_.floats(codec.form.tile)),
+        sum_(arena_.floats(codec.form.tile)),
+        writer_(codec.form, codec.loops, codec.level, arena_),
+        memory_(codec.form, arena_),
+        values_(arena_.floats(codec.form.tile)),
+        noise_(arena_.floats(codec.form.tile + 2 * detail::kNoiseGroup)) {
     for (std::size_t k = 0; k < std::min(kMostSources, job.sources.size()); ++k) {
-      source_scales_[k] = arena_.bytes(form.parts(form.tile) * loops.scale_bytes);
-      source_codes_[k] = arena_.bytes(form.tile * form.code_bytes);
+      source_scales_[k] = arena_.bytes(form_.parts(form_.tile) * loops_.scale_bytes);
+      source_codes_[k] = arena_.bytes(form_.tile * form_.code_bytes);
     }
   }
 
@@ -59,10 +59,10 @@ class Combine {
 
   /// Our own contribution, as everyone would decode it.
   void take_own(std::size_t begin, std::size_t count) {
-    const auto* data = static_cast<const std::byte*>(job_.data);
-    Tile tile = tile_of(level_, rotation_, type_, data, job_.sender, begin, count, memory_);
+    const Elements own{type_, static_cast<const std::byte*>(job_.data), job_.sender};
+    Tile tile = tile_of(codec_, own, begin, count, memory_);
     tile.noise = noise_of(level_, job_.sender_noise, begin, tile.units(), noise_);
-    const bool finite = find_scales(form_, loops_, tile, nullptr, known_);
+    const bool finite = find_scales(codec_, tile, nullptr, known_);
     if (lossless_ && finite && !job_.sender) {
       own_source_ = tile.x;
       return;
@@ -106,7 +106,7 @@ class Combine {
   void put_encoded(std::size_t begin, std::size_t count) {
     Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
     tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
-    const bool finite = find_scales(form_, loops_, tile, job_.wire, known_);
+    const bool finite = find_scales(codec_, tile, job_.wire, known_);
     if (rotation_) return put_rotated(tile, finite);
     const bool direct = holds_floats(type_, out(begin)) && !tile.ragged();
     float* const values = direct ? reinterpret_cast<float*>(out(begin)) : values_;
@@ -136,6 +136,7 @@ class Combine {
     narrow(level_, type_, values_, tile.count, to);
   }
 
+  const BoundCodec& codec_;
   const Form& form_;
   const Loops& loops_;
   Level level_;

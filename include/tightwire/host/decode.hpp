@@ -34,8 +34,8 @@ inline std::uint64_t rotate_back(Level level, const Rotation& rotation, float* x
 }
 
 /// A slice: wire -> a buffer.
-inline void decode(const Form& form, const Loops& loops, Level level, const Rotation& rotation, ElementType type,
-                   const Coder::Decode& job) {
+inline void decode(const BoundCodec& codec, ElementType type, const Coder::Decode& job) {
+  const auto& [form, loops, level, rotation] = codec;
   const Layout shape = layout(form, job.count);
   auto* const out = static_cast<std::byte*>(job.out);
   const Tiles tiles{job.count, form.tile};

@@ -14,6 +14,21 @@
 
 namespace tightwire::host {
 
+/// A codec with its settings, and the loops that work for it.
+struct BoundCodec {
+  Form form;
+  Loops loops;
+  Level level;
+  Rotation rotation;
+};
+
+/// What is read of a slice.
+struct Elements {
+  ElementType type;
+  const std::byte* data;
+  Residual residual;
+};
+
 /// Room for a tile where a buffer cannot be used as it is: 16-bit elements, and a slice that ends within a unit.
 struct TileMemory {
   float* x;
@@ -63,14 +78,14 @@ inline const float* added_of(const Residual& residual, std::size_t begin, std::s
   return memory;
 }
 /// A tile of a buffer, rotated, and its residual.
-inline Tile tile_of(Level level, const Rotation& rotation, ElementType type, const std::byte* data,
-                    const Residual& residual, std::size_t begin, std::size_t count, TileMemory& memory) {
-  const std::byte* from = data + begin * element_bytes(type);
-  Tile tile{reinterpret_cast<const float*>(from), added_of(residual, begin, count, memory.added), nullptr, begin,
+inline Tile tile_of(const BoundCodec& codec, const Elements& from, std::size_t begin, std::size_t count,
+                    TileMemory& memory) {
+  const std::byte* data = from.data + begin * element_bytes(from.type);
+  Tile tile{reinterpret_cast<const float*>(data), added_of(from.residual, begin, count, memory.added), nullptr, begin,
             count};
-  if (!holds_floats(type, from) || tile.ragged() || rotation) {
-    widen(level, type, from, count, memory.x);
-    if (rotation) rotation.forward(level, memory.x, count);
+  if (!holds_floats(from.type, data) || tile.ragged() || codec.rotation) {
+    widen(codec.level, from.type, data, count, memory.x);
+    if (codec.rotation) codec.rotation.forward(codec.level, memory.x, count);
     fill_unit(memory.x, count);
     tile.x = memory.x;
   }
@@ -78,8 +93,8 @@ inline Tile tile_of(Level level, const Rotation& rotation, ElementType type, con
 }
 
 /// The scales of a tile, and its Params where they are wanted. False if something is not finite.
-inline bool find_scales(const Form& form, const Loops& loops, const Tile& tile, std::byte* params,
-                        const TileScales& known) {
+inline bool find_scales(const BoundCodec& codec, const Tile& tile, std::byte* params, const TileScales& known) {
+  const auto& [form, loops, level, rotation] = codec;
   loops.statistics({tile.x, tile.added, tile.units(), form.part, known.stats});
   if (loops.moments != nullptr) loops.moments({tile.x, tile.added, tile.count, form.part, known.stats});
   std::byte* const at = params != nullptr ? params + form.blocks(tile.begin) * form.param_bytes : nullptr;
