@@ -19,6 +19,12 @@ requires requires { typename C::Arithmetic; }
 struct ArithmeticOf<C> {
   using Type = typename C::Arithmetic;
 };
+/// Not both an Arithmetic and a `code` or `value` beside it, which nobody would call.
+template <class C>
+inline constexpr bool has_one_arithmetic = std::is_same_v<typename ArithmeticOf<C>::Type, C> ||
+                                           !(
+                                               requires(typename C::Scale scale) { C::value(0, scale); } ||
+                                               requires(typename C::Scale scale) { C::code(0.0f, scale); });
 }  // namespace detail
 
 /// Where `code` and `value` of a codec are: in `C::Arithmetic`, for which loops are compiled once however many codecs
@@ -52,6 +58,6 @@ concept BlockCodec = std::is_trivially_copyable_v<C> && std::default_initializab
   { C::lossless(ElementType::f32) } -> std::same_as<bool>;  // carries every finite element of such a buffer exactly
   { C::accuracy } -> std::convertible_to<float>;            // relative error (root of NMSE) promised on Gaussian input
 } &&((C::bits >= 1 && C::bits <= 8) || C::bits == 16 || C::bits == 32) &&
-    std::is_trivially_copyable_v<typename C::Param>;
+    std::is_trivially_copyable_v<typename C::Param>&& detail::has_one_arithmetic<C>;
 
 }  // namespace tightwire
