@@ -1,5 +1,6 @@
 // libFuzzer on the decoder of one codec: any bytes decode, to the same at every instruction set, and touch nothing
 // beside their buffers. TIGHTWIRE_FUZZ_CODEC names the codec; `scripts/fuzz.sh` runs all.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
