@@ -77,10 +77,16 @@ requires(Bits >= 1 && Bits <= 8) struct AffineInt {
     const float step = detail::from_bf16(detail::step_bits<true>(extent, steps));
     return {low, step < 0x1p-119f ? 0x1p-119f : step};
   }
+  /// A step from the wire may be anything: it is cut to the bits that make products exact, and what is not finite
+  /// becomes the one NaN, so that every decoder gives the same.
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
-    const bool usable = param.step >= 0x1p-126f && param.step <= 0x1p126f;
-    return {param.step, usable ? 1.0f / param.step : 0.0f, param.low, usable ? steps : 0.0f,
-            static_cast<float>(1 << (Bits - 1))};
+    const std::uint32_t step_bits = detail::to_bits(param.step);
+    const bool finite = (step_bits & detail::kMagnitudeMask) < detail::kInfinityBits &&
+                        (detail::to_bits(param.low) & detail::kMagnitudeMask) < detail::kInfinityBits;
+    const float step = detail::from_bits(finite ? step_bits & 0xffff0000u : 0x7fc00000u);
+    const float low = finite ? param.low : detail::from_bits(0x7fc00000u);
+    const bool usable = step >= 0x1p-126f && step <= 0x1p126f;
+    return {step, usable ? 1.0f / step : 0.0f, low, usable ? steps : 0.0f, static_cast<float>(1 << (Bits - 1))};
   }
   static constexpr bool lossless(ElementType) { return false; }
 };

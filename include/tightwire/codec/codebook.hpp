@@ -105,9 +105,13 @@ requires(Bits >= 1 && Bits <= 4) struct Codebook {
 
   /// The root mean square: by it codes are chosen, before there is a step.
   TIGHTWIRE_HD static Param param(const Stat& stat) { return detail::codebook_step(stat.root_mean_square()); }
+  /// A step from the wire may be anything: it is cut to the bits that make products exact.
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
-    const bool usable = param >= 0x1p-126f && param <= 0x1p126f;
-    return {param, usable ? 1.0f / param : 0.0f};
+    const std::uint32_t b = detail::to_bits(param);
+    const bool finite = (b & detail::kMagnitudeMask) < detail::kInfinityBits;
+    const float step = detail::from_bits(finite ? b & ~0xffu : 0x7fc00000u);
+    const bool usable = step >= 0x1p-126f && step <= 0x1p126f;
+    return {step, usable ? 1.0f / step : 0.0f};
   }
   /// The step, from sums over the block of magnitudes (in units of the statistic) times levels, and of squared levels.
   TIGHTWIRE_HD static Param fit(const Stat& stat, std::uint32_t products, std::uint32_t squared_levels) {
