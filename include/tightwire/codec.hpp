@@ -7,46 +7,18 @@
 #include <string_view>
 #include <utility>
 
+#include <tightwire/any_codec.hpp>
 #include <tightwire/builtin_codecs.hpp>
-#include <tightwire/coder.hpp>
 #include <tightwire/error.hpp>
-#include <tightwire/host/coder.hpp>
+#include <tightwire/sparse/settings.hpp>
 
 namespace tightwire {
-
-/// A codec chosen at run time, made from any BlockCodec value, ours or the user's: `Codec c = Int8{.block = 128}`.
-/// Cheap to copy.
-class Codec {
- public:
-  /// Exact: the buffer's own element type on the wire.
-  Codec() = default;
-  template <BlockCodec C>
-  Codec(C codec) : coder_(std::make_shared<HostCoder<C>>(codec)) {}
-  template <BlockCodec C>
-  Codec(Rotated<C> rotated) : coder_(std::make_shared<HostCoder<C>>(rotated)) {}
-  explicit Codec(std::shared_ptr<const Coder> coder) : coder_(std::move(coder)) {}
-
-  std::string spec() const { return coder_ ? coder_->spec() : "exact"; }
-
-  /// The coder for buffers of a type.
-  std::shared_ptr<const Coder> coder(ElementType type) const {
-    if (coder_) return coder_;
-    switch (type) {
-      case ElementType::bf16: return std::make_shared<HostCoder<Bf16>>();
-      case ElementType::f16: return std::make_shared<HostCoder<Fp16>>();
-      default: return std::make_shared<HostCoder<Dense>>();
-    }
-  }
-
- private:
-  std::shared_ptr<const Coder> coder_;
-};
 
 /// The names `parse_codec` knows, with commas between.
 inline std::string codec_names() {
   std::string names = "exact";
   for (const BuiltinCodec& codec : builtin_codecs()) names += ", " + std::string(codec.name);
-  return names;
+  return names + ", topk, randomk";
 }
 
 namespace detail {
@@ -57,6 +29,9 @@ class CodecReader {
   explicit CodecReader(std::string_view text) : text_(text) {}
 
   Codec read() {
+    if (const std::string_view first = text_.substr(0, text_.find_first_of(":+"));
+        first == "topk" || first == "randomk")
+      return read_sparse();
     std::string_view rest = text_;
     if (rest.find('+') != std::string_view::npos || rest.substr(0, rest.find(':')) == "hadamard") {
       const std::string_view rotation = take(rest, '+');
@@ -99,6 +74,44 @@ class CodecReader {
       throw fail("\"" + std::string(option) + "\" is not a number" + what);
     return number;
   }
+  /// "topk:ratio=0.01,sampled+int8": options, then the codec of the values.
+  Codec read_sparse() {
+    std::string_view rest = text_;
+    std::string_view options = take(rest, '+');
+    const bool random = take(options, ':') == "randomk";
+    TopK top_k;
+    if (!rest.empty()) top_k.values = CodecReader(rest).read();
+    while (!options.empty()) read_sparse_option(take(options, ','), random, top_k);
+    try {
+      if (!random) return top_k;
+      return RandomK{.ratio = top_k.ratio,
+                     .values = top_k.values,
+                     .warm_up_steps = top_k.warm_up_steps,
+                     .without_feedback = top_k.without_feedback};
+    } catch (const Error& error) {
+      throw fail(error.what());
+    }
+  }
+  void read_sparse_option(std::string_view option, bool random, TopK& top_k) {
+    std::string_view value = option;
+    const std::string_view key = take(value, '=');
+    if (key == "ratio") {
+      top_k.ratio = number<double>(option, value, "");
+    } else if (key == "warm-up") {
+      top_k.warm_up_steps = number<std::uint32_t>(option, value, " of steps");
+    } else if (option == "without-feedback") {
+      top_k.without_feedback = true;
+    } else if (!random && option == "per-bucket") {
+      top_k.per_bucket = true;
+    } else if (!random && option == "sampled") {
+      top_k.sampled = true;
+    } else if (!random && option == "union") {
+      top_k.reselect = false;
+    } else {
+      throw fail("unknown option \"" + std::string(option) + "\"; known: ratio=<0..1>, warm-up=<steps>, " +
+                 (random ? "" : "per-bucket, sampled, union, ") + "without-feedback");
+    }
+  }
   void read_rotation(std::string_view rest) {
     const std::string_view name = take(rest, ':');
     if (name != "hadamard")
@@ -131,7 +144,9 @@ class CodecReader {
 }  // namespace detail
 
 /// A built-in codec from text: "exact", "int8", "int4:block=32,round=stochastic", "hadamard:32+int4:block=32" (rotated
-/// in blocks of 32 elements; also "hadamard:32,seed=7+int4"). Throws Error(invalid_argument) that names what is known.
+/// in blocks of 32 elements; also "hadamard:32,seed=7+int4"), "topk:ratio=0.01" (values in fp32; options
+/// warm-up=<steps>, per-bucket, sampled, union, without-feedback), "topk:ratio=0.01+int8" (values in int8),
+/// "randomk:ratio=0.01+bf16". Throws Error(invalid_argument) that names what is known.
 inline Codec parse_codec(std::string_view text) { return detail::CodecReader(text).read(); }
 
 }  // namespace tightwire

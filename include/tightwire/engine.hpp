@@ -17,15 +17,30 @@ namespace tightwire {
 /// for a reduction drives all of them; while nobody waits, a thread of the engine does.
 class Engine {
  public:
-  /// One reduction under way. Owned by its bucket, used again for every step.
+  /// The reductions of a bucket under way. Owned by it, used again for every step.
   struct Operation {
-    Reduction* reduction = nullptr;
+    std::vector<std::unique_ptr<Reduction>> reductions;
     std::string name;  ///< for errors: "bucket 3 (conv1.weight)"
     bool running = false;
     std::exception_ptr error;
     TimePoint began;
     TimePoint progressed;
     Statistics statistics;
+
+    bool advance() {
+      bool progressed_now = false;
+      for (const auto& reduction : reductions) progressed_now = reduction->advance() || progressed_now;
+      return progressed_now;
+    }
+    bool finished() const {
+      return std::all_of(reductions.begin(), reductions.end(),
+                         [](const auto& reduction) { return reduction->finished(); });
+    }
+    std::string waiting_for() const {
+      for (const auto& reduction : reductions)
+        if (!reduction->finished()) return reduction->waiting_for();
+      return "none";
+    }
   };
 
   Engine(std::shared_ptr<Transport> transport, std::chrono::milliseconds timeout, std::size_t operations)
@@ -114,7 +129,7 @@ class Engine {
     TimePoint earliest = TimePoint::max();
     for (Operation* operation : active_) {
       // One without elements is finished before it begins, and no message will ever wake us for it.
-      if (operation->reduction->advance() || operation->reduction->finished()) {
+      if (operation->advance() || operation->finished()) {
         operation->progressed = Clock::now();
         progressed = true;
       }
@@ -125,7 +140,7 @@ class Engine {
       if (Clock::now() >= operation->progressed + timeout_)
         throw Error(Errc::timeout, "rank " + std::to_string(transport_->rank()) + ": " + operation->name +
                                        " made no progress for " + std::to_string(timeout_.count()) +
-                                       " ms; waiting for rank " + operation->reduction->waiting_for());
+                                       " ms; waiting for rank " + operation->waiting_for());
     transport_->idle(earliest);
   }
 
@@ -137,8 +152,10 @@ class Engine {
       arrived_.clear();
     }
     const auto ended = [&](Operation* operation) {
-      if (!failure && !operation->reduction->finished()) return false;
-      Statistics& s = operation->statistics = operation->reduction->statistics();
+      if (!failure && !operation->finished()) return false;
+      Statistics& s = operation->statistics = {};
+      for (const auto& reduction : operation->reductions) s += reduction->statistics();
+      s.calls = 1;
       const double took = std::chrono::duration<double>(Clock::now() - operation->began).count();
       s.wire_seconds = std::max(0.0, took - s.encode_seconds - s.combine_seconds - s.decode_seconds);
       operation->error = failure;

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -12,40 +13,16 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/bucket.hpp>
+#include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/collective/sparse_reduction.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
-#include <tightwire/policy.hpp>
+#include <tightwire/host/momentum.hpp>
+#include <tightwire/session_options.hpp>
 #include <tightwire/statistics.hpp>
 
 namespace tightwire {
-
-/// What becomes of a step in which some rank met a NaN or an infinity. The verdict is the same on all ranks.
-enum class NonFinitePolicy : std::uint8_t {
-  propagate,  ///< it shows in the result of every rank: the element itself (exact), its whole block (quantized)
-  skip_step,  ///< as propagate, and `commit` rolls the step back and returns false
-  error,      ///< waiting for the reduction throws Error(nonfinite); the Session stays usable after `rollback`
-};
-
-constexpr const char* to_string(NonFinitePolicy policy) {
-  return policy == NonFinitePolicy::propagate   ? "propagate"
-         : policy == NonFinitePolicy::skip_step ? "skip_step"
-                                                : "error";
-}
-
-/// Equal on all ranks, which `seal` checks.
-struct SessionOptions {
-  Codec codec = Int8{};  ///< for every parameter that no rule of the policy covers
-  Policy policy = {};
-  bool average = true;         ///< mean over ranks; false: sum
-  bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
-  bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
-  NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
-  std::uint64_t seed = 0;                            ///< of stochastic rounding
-  std::chrono::milliseconds timeout{60'000};         ///< without progress; not compared between ranks
-  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
-                                                     ///< of about this size, in order of addition
-  PlanOptions plan = {};
-};
 
 using ParameterId = std::size_t;
 using BucketId = std::size_t;
@@ -79,13 +56,18 @@ class Handle {
 /// the transport or of a peer closes it: every later call throws the same error.
 class Session {
  public:
-  /// Throws Error(invalid_argument) without a transport, and for skip_step where a step cannot be rolled back.
+  /// Throws Error(invalid_argument) without a transport, for skip_step where a step cannot be rolled back, and for
+  /// momentum correction that makes no sense.
   explicit Session(std::shared_ptr<Transport> transport, SessionOptions options = {})
       : transport_(std::move(transport)), options_(std::move(options)) {
     if (!transport_) throw Error(Errc::invalid_argument, "Session: the transport is null");
     if (options_.nonfinite == NonFinitePolicy::skip_step && options_.error_feedback && !options_.rollback)
       throw bad("Session: the policy skip_step needs rollback = true, or error_feedback = false");
+    options_.momentum.check();
+    if (options_.momentum && !options_.error_feedback)
+      throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
     channel_ = transport_->next_channel();
+    sparse_channel_ = transport_->next_channel();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -160,12 +142,15 @@ class Session {
 
   /// Starts the reduction of a bucket, in place: one pointer per parameter of the bucket, in the order of the bucket.
   /// Ranks may start buckets in different orders. Until `wait` the buffers are the Session's. Throws
-  /// Error(invalid_argument) for a null pointer, a wrong number of pointers, or a bucket that is under way.
+  /// Error(invalid_argument) for a null pointer, a wrong number of pointers, or a bucket that is under way;
+  /// Error(unsupported) where the whole gradient is to be clipped.
   Handle start(BucketId id, std::span<void* const> data) {
     require_sealed("start");
     if (id >= buckets_.size()) throw bad("start: there is no bucket " + std::to_string(id));
     Bucket& bucket = buckets_[id];
     require_not_started("start", bucket);
+    if (options_.momentum.clip_norm != 0.0f)
+      throw Error(Errc::unsupported, where() + "start: clip_norm is of the whole gradient; use all_reduce");
     if (data.size() != bucket.parameters.size())
       throw bad("start: got " + std::to_string(data.size()) + " pointers for the " +
                 std::to_string(bucket.parameters.size()) + " parameters of " + bucket.operation.name);
@@ -186,6 +171,7 @@ class Session {
       require_not_started("all_reduce", bucket);
       for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
     }
+    if (options_.momentum.clip_norm != 0.0f) clip(data);
     for (BucketId id = 0; id < buckets_.size(); ++id) {
       Bucket& bucket = buckets_[id];
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
@@ -271,8 +257,8 @@ class Session {
         "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
         "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
         (options_.error_feedback ? "on" : "off") + "\nrollback " + (options_.rollback ? "on" : "off") +
-        "\nnon-finite policy " + to_string(options_.nonfinite) + "\nseed " + std::to_string(options_.seed) +
-        "\nelements of a share " +
+        "\nnon-finite policy " + to_string(options_.nonfinite) + describe_momentum() + "\nseed " +
+        std::to_string(options_.seed) + "\nelements of a share " +
         (options_.plan.share_elements == 0 ? "automatic" : std::to_string(options_.plan.share_elements)) + "\n";
     for (ParameterId id = 0; id < parameters_.size(); ++id) {
       const Parameter& p = parameters_[id];
@@ -280,15 +266,21 @@ class Session {
       for (std::size_t d = 0; d < p.shape.size(); ++d) text += (d ? "," : "") + std::to_string(p.shape[d]);
       text += "] " + std::string(to_string(p.type)) + " ";
       const Codec& codec = options_.policy.choose(p, options_.codec);
-      text += codec.spec() +
-              (codec.coder(p.type)->stochastic(options_.error_feedback) ? ", rounded stochastically\n" : "\n");
+      const bool stochastic = !codec.sparse() && codec.coder(p.type)->stochastic(options_.error_feedback);
+      text += codec.spec() + (stochastic ? ", rounded stochastically\n" : "\n");
     }
     for (BucketId id = 0; id < buckets_.size(); ++id) {
       const Bucket& bucket = buckets_[id];
       text += "bucket " + std::to_string(id) + " of parameters";
       for (const ParameterId p : bucket.parameters) text += " " + std::to_string(p);
-      text += ": " + std::string(to_string(bucket.plan.algorithm)) + ", " + std::to_string(bucket.plan.chunks.size()) +
-              " chunks, " + std::to_string(bucket.plan.wire_bytes(0)) + " bytes from rank 0\n";
+      text += ":";
+      if (!bucket.planned.empty())
+        text += " " + std::string(to_string(bucket.plan.algorithm)) + ", " + std::to_string(bucket.plan.chunks.size()) +
+                " chunks, " + std::to_string(bucket.plan.wire_bytes(0)) + " bytes from rank 0";
+      if (!bucket.planned_sparse.empty())
+        text += std::string(bucket.planned.empty() ? " " : "; ") + "sparse " + to_string(bucket.sparse_plan.algorithm) +
+                " of " + std::to_string(bucket.sparse_plan.elements()) + " elements";
+      text += "\n";
     }
     return text;
   }
@@ -298,21 +290,6 @@ class Session {
   static constexpr BucketId kNoBucket = static_cast<BucketId>(-1);
   static constexpr std::size_t kMostElements = std::size_t{1} << 56;
   static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< that a message tag can tell apart
-
-  struct Bucket {
-    std::vector<ParameterId> parameters;
-    std::vector<PlannedParameter> planned;
-    BucketPlan plan;
-    std::vector<void*> pointers;
-    std::vector<Residual> senders;
-    ErrorMemory::Region owner_region = 0;
-    bool has_owner_residual = false;
-    std::unique_ptr<Reduction> reduction;
-    mutable Engine::Operation operation;
-    std::uint32_t sequence = 0;  // reductions begun
-    bool started = false;        // begun and not yet waited for
-    Statistics last;
-  };
 
   static double seconds_since(TimePoint began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
@@ -365,21 +342,38 @@ class Session {
     }
     close();
     sender_region_.assign(parameters_.size(), kNoBucket);
+    momentum_region_.assign(parameters_.size(), kNoBucket);
   }
 
   void plan(Bucket& bucket) {
-    for (const ParameterId id : bucket.parameters) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const ParameterId id = bucket.parameters[i];
       const Parameter& parameter = parameters_[id];
-      auto coder = options_.policy.choose(parameter, options_.codec).coder(parameter.type);
+      const Codec& codec = options_.policy.choose(parameter, options_.codec);
+      const auto number = static_cast<std::uint32_t>(id);
+      if (const SparseSettings* sparse = codec.sparse()) {
+        if (!options_.error_feedback && !sparse->without_feedback)
+          throw bad("seal: \"" + parameter.name + "\" is " + codec.spec() +
+                    " and error_feedback is off: what is not sent would be lost, and training fails; ask for "
+                    "\"without-feedback\" to have it all the same");
+        if (options_.error_feedback) sender_region_[id] = memory_.add(parameter.count);
+        if (options_.momentum) momentum_region_[id] = memory_.add(parameter.count);
+        bucket.chosen.add(i);
+        bucket.planned_sparse.push_back({parameter.count, parameter.type, *sparse, number});
+        continue;
+      }
+      auto coder = codec.coder(parameter.type);
       if (options_.error_feedback && !coder->lossless(parameter.type))
         sender_region_[id] = memory_.add(parameter.count);
+      if (options_.momentum) momentum_region_[id] = memory_.add(parameter.count);
       const bool stochastic = coder->stochastic(options_.error_feedback);
-      bucket.planned.push_back(
-          {parameter.count, parameter.type, std::move(coder), static_cast<std::uint32_t>(id), stochastic});
+      bucket.blocks.add(i);
+      bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
     }
-    bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
     bucket.pointers.resize(bucket.parameters.size());
-    bucket.senders.resize(bucket.parameters.size());
+    bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
+    bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, transport_->size(), options_.plan);
+    if (options_.momentum) bucket.chosen.momenta.resize(bucket.chosen.positions.size());
     const bool two_shot = bucket.plan.algorithm == Algorithm::two_shot;
     const std::size_t owned = two_shot ? bucket.plan.owned[static_cast<std::size_t>(transport_->rank())] : 0;
     bucket.has_owner_residual = options_.error_feedback && owned != 0;
@@ -394,8 +388,14 @@ class Session {
       Bucket& bucket = buckets_[id];
       const FrameIdentity identity{fingerprint_, channel_, static_cast<std::uint32_t>(id)};
       const float divisor = options_.average ? static_cast<float>(transport_->size()) : 1.0f;
-      bucket.reduction = std::make_unique<Reduction>(*transport_, bucket.plan, bucket.planned, identity, divisor);
-      bucket.operation.reduction = bucket.reduction.get();
+      auto& reductions = bucket.operation.reductions;
+      if (!bucket.planned.empty())
+        reductions.push_back(
+            std::make_unique<BlockReduction>(*transport_, bucket.plan, bucket.planned, identity, divisor));
+      const FrameIdentity sparse_identity{fingerprint_, sparse_channel_, static_cast<std::uint32_t>(id)};
+      if (!bucket.planned_sparse.empty())
+        reductions.push_back(std::make_unique<SparseReduction>(*transport_, bucket.sparse_plan, sparse_identity,
+                                                               divisor, options_.momentum));
       bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
                               (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
@@ -404,17 +404,27 @@ class Session {
 
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
-    for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
-      bucket.senders[i] =
-          has_residual(bucket.parameters[i]) ? memory_.open(sender_region_[bucket.parameters[i]]) : Residual{};
+    for (BucketPart* part : {&bucket.blocks, &bucket.chosen})
+      for (std::size_t i = 0; i < part->positions.size(); ++i) {
+        const ParameterId id = bucket.parameters[part->positions[i]];
+        part->pointers[i] = bucket.pointers[part->positions[i]];
+        part->senders[i] = has_residual(id) ? memory_.open(sender_region_[id]) : Residual{};
+        if (!part->momenta.empty()) part->momenta[i] = memory_.open(momentum_region_[id]);
+      }
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
-    bucket.reduction->begin({.data = bucket.pointers,
-                             .senders = bucket.senders,
-                             .owner = owner,
-                             .step = steps_,
-                             .rollbacks = rollbacks_,
-                             .sequence = bucket.sequence,
-                             .seed = options_.seed});
+    std::size_t next = 0;
+    for (const BucketPart* part : {&bucket.blocks, &bucket.chosen}) {
+      if (part->positions.empty()) continue;
+      bucket.operation.reductions[next++]->begin({.data = part->pointers,
+                                                  .senders = part->senders,
+                                                  .owner = owner,
+                                                  .step = steps_,
+                                                  .rollbacks = rollbacks_,
+                                                  .sequence = bucket.sequence,
+                                                  .seed = options_.seed,
+                                                  .committed = committed_,
+                                                  .momenta = part->momenta});
+    }
     engine_->start(bucket.operation, background);
     bucket.started = true;
     ++bucket.sequence;
@@ -426,6 +436,36 @@ class Session {
     bucket.started = false;
     bucket.last = bucket.operation.statistics;
     static_cast<Statistics&>(step_) += bucket.last;
+    if (options_.momentum) gather_momentum(bucket);
+  }
+
+  /// Momentum of the parameters that are not sparse, of the mean that all ranks hold.
+  void gather_momentum(const Bucket& bucket) {
+    const detail::FloatEnvironment environment;
+    for (const std::size_t position : bucket.blocks.positions) {
+      const Parameter& parameter = parameters_[bucket.parameters[position]];
+      host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
+                           memory_.open(momentum_region_[bucket.parameters[position]]));
+    }
+  }
+  /// Scales the gradient of this rank down to its part of `clip_norm`.
+  void clip(std::span<void* const> data) {
+    const detail::FloatEnvironment environment;
+    double squares = 0;
+    for (ParameterId id = 0; id < data.size(); ++id)
+      squares += host::sum_of_squares(parameters_[id].type, data[id], parameters_[id].count);
+    const double most = static_cast<double>(options_.momentum.clip_norm) / std::sqrt(transport_->size());
+    if (!(squares > most * most) || !std::isfinite(squares)) return;
+    const auto factor = static_cast<float>(most / std::sqrt(squares));
+    for (ParameterId id = 0; id < data.size(); ++id)
+      host::scale(parameters_[id].type, data[id], parameters_[id].count, factor);
+  }
+  std::string describe_momentum() const {
+    const MomentumCorrection& momentum = options_.momentum;
+    if (!momentum) return "";
+    return "\nmomentum correction " + std::to_string(momentum.factor) + (momentum.nesterov ? ", Nesterov" : "") +
+           (momentum.masking ? "" : ", without masking") +
+           (momentum.clip_norm != 0.0f ? ", clipped to " + std::to_string(momentum.clip_norm) : "");
   }
 
   void require_finite(const Bucket& bucket) const {
@@ -436,8 +476,10 @@ class Session {
 
   void end_step(bool keep) {
     keep ? memory_.commit() : memory_.rollback();
+    for (Bucket& bucket : buckets_)
+      for (const auto& reduction : bucket.operation.reductions) reduction->end_step(keep);
     ++steps_;
-    if (!keep) ++rollbacks_;
+    keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
     step_.step_seconds = seconds_since(step_began_);
     step_began_ = Clock::now();
     static_cast<Statistics&>(total_) += step_;
@@ -447,14 +489,16 @@ class Session {
 
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
-  std::uint32_t channel_ = 0;
+  std::uint32_t channel_ = 0, sparse_channel_ = 0;
   std::vector<Parameter> parameters_;
   std::vector<BucketId> bucket_of_;
-  std::vector<ErrorMemory::Region> sender_region_;  // kNoBucket: cannot lose anything
+  std::vector<ErrorMemory::Region> sender_region_;    // kNoBucket: cannot lose anything
+  std::vector<ErrorMemory::Region> momentum_region_;  // kNoBucket: no momentum correction
   ErrorMemory memory_;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t steps_ = 0;
   std::uint8_t rollbacks_ = 0;  // modulo 256
+  std::uint64_t committed_ = 0;
   TimePoint step_began_;
   StepStatistics step_, last_step_, total_;
   std::vector<void*> flat_;
@@ -465,7 +509,7 @@ class Session {
 
 inline void Handle::wait() {
   const TimePoint began = Clock::now();
-  Session::Bucket& bucket = session_->buckets_[bucket_];
+  Bucket& bucket = session_->buckets_[bucket_];
   if (bucket.sequence != sequence_) return;  // a later reduction of the bucket is under way, so this one was waited for
   session_->finish(bucket);
   session_->step_.blocked_seconds += Session::seconds_since(began);

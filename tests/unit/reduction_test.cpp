@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <tightwire/collective/reduction.hpp>
+#include <tightwire/collective/block_reduction.hpp>
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/error_memory.hpp>
 
@@ -52,14 +52,14 @@ class Bucket {
       transport_.idle(until);
     }
   }
-  Reduction& reduction() { return reduction_; }
+  BlockReduction& reduction() { return reduction_; }
   const BucketPlan& plan() const { return plan_; }
 
  private:
   Transport& transport_;
   std::vector<PlannedParameter> parameters_;
   BucketPlan plan_;
-  Reduction reduction_;
+  BlockReduction reduction_;
   std::vector<float> sender_, owner_;
   void* pointer_ = nullptr;
   Residual senders_;
@@ -159,7 +159,7 @@ TEST(Reduction, KeepsAtMostItsDepthInFlight) {
   bucket.begin(data, 0, 0);
   while (bucket.reduction().advance()) {
   }
-  EXPECT_EQ(counter->messages(), 2 * Reduction::kDepth);
+  EXPECT_EQ(counter->messages(), 2 * BlockReduction::kDepth);
 }
 
 /// Says that a round is done a while after it was: time in which a peer may go on.
@@ -234,7 +234,7 @@ TEST(Reduction, HintsReachTheCoderForWhatIsLargeAlone) {
       const std::vector<PlannedParameter> parameters = {
           {count, ElementType::f32, std::make_shared<HintRecorder>(Codec{Int8{}}.coder(ElementType::f32), hints)}};
       const BucketPlan plan = make_plan(parameters, 2, {.algorithm = Algorithm::two_shot});
-      Reduction reduction(*transport, plan, parameters, {.fingerprint = 42, .channel = 3, .bucket = 5}, 2.0f);
+      BlockReduction reduction(*transport, plan, parameters, {.fingerprint = 42, .channel = 3, .bucket = 5}, 2.0f);
       ErrorMemory memory;
       const auto sender = memory.add(count);
       const auto owner = memory.add(plan.owned[static_cast<std::size_t>(transport->rank())]);

@@ -1,0 +1,50 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <tightwire/coder.hpp>
+#include <tightwire/host/coder.hpp>
+
+namespace tightwire {
+
+struct TopK;
+struct RandomK;
+struct SparseSettings;
+
+/// A codec chosen at run time, made from any BlockCodec value, ours or the user's (`Codec c = Int8{.block = 128}`), or
+/// from TopK or RandomK (sparse/settings.hpp). Cheap to copy.
+class Codec {
+ public:
+  /// Exact: the buffer's own element type on the wire.
+  Codec() = default;
+  template <BlockCodec C>
+  Codec(C codec) : coder_(std::make_shared<HostCoder<C>>(codec)) {}
+  template <BlockCodec C>
+  Codec(Rotated<C> rotated) : coder_(std::make_shared<HostCoder<C>>(rotated)) {}
+  explicit Codec(std::shared_ptr<const Coder> coder) : coder_(std::move(coder)) {}
+  /// Throws Error(invalid_argument) for a setting that makes no sense.
+  Codec(const TopK& top_k);
+  Codec(const RandomK& random_k);
+
+  std::string spec() const;
+
+  /// Null unless only some elements are sent.
+  const SparseSettings* sparse() const noexcept { return sparse_.get(); }
+
+  /// The coder for buffers of a type; exact where `sparse()`.
+  std::shared_ptr<const Coder> coder(ElementType type) const {
+    if (coder_) return coder_;
+    switch (type) {
+      case ElementType::bf16: return std::make_shared<HostCoder<Bf16>>();
+      case ElementType::f16: return std::make_shared<HostCoder<Fp16>>();
+      default: return std::make_shared<HostCoder<Dense>>();
+    }
+  }
+
+ private:
+  std::shared_ptr<const Coder> coder_;
+  std::shared_ptr<const SparseSettings> sparse_;
+};
+
+}  // namespace tightwire

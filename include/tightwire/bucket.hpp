@@ -1,0 +1,51 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <tightwire/engine.hpp>
+#include <tightwire/error_memory.hpp>
+#include <tightwire/plan.hpp>
+#include <tightwire/sparse/plan.hpp>
+#include <tightwire/statistics.hpp>
+
+namespace tightwire {
+
+/// The parameters of a bucket that one of its reductions sums.
+struct BucketPart {
+  std::vector<std::size_t> positions;  ///< in the bucket
+  std::vector<void*> pointers;
+  std::vector<Residual> senders;
+  std::vector<Residual> momenta;  ///< empty without momentum correction
+
+  void add(std::size_t position) {
+    positions.push_back(position);
+    pointers.push_back(nullptr);
+    senders.emplace_back();
+  }
+};
+
+/// Parameters that are reduced by one call, as a Session keeps them.
+struct Bucket {
+  std::vector<std::size_t> parameters;  ///< of the Session
+  std::vector<void*> pointers;
+
+  // What is encoded in blocks.
+  BucketPart blocks;
+  std::vector<PlannedParameter> planned;
+  BucketPlan plan;
+  ErrorMemory::Region owner_region = 0;
+  bool has_owner_residual = false;
+
+  // What is sent in part.
+  BucketPart chosen;
+  std::vector<sparse::PlannedSparse> planned_sparse;
+  sparse::Plan sparse_plan;
+
+  mutable Engine::Operation operation;
+  std::uint32_t sequence = 0;  ///< reductions begun
+  bool started = false;        ///< begun and not yet waited for
+  Statistics last;
+};
+
+}  // namespace tightwire

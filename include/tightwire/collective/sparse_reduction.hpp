@@ -1,0 +1,448 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tightwire/collective/reduction.hpp>
+#include <tightwire/host/nonfinite.hpp>
+#include <tightwire/sparse/contribution.hpp>
+#include <tightwire/sparse/frame_slot.hpp>
+#include <tightwire/sparse/plan.hpp>
+#include <tightwire/sparse/range_sum.hpp>
+#include <tightwire/workspace.hpp>
+
+namespace tightwire {
+
+/// The all-reduce of the elements that each rank chooses of its gradients (TopK).
+///
+/// two_shot (after Ok-Topk, Li and Hoefler, arXiv:2201.07598; W ranks, range p of the elements belongs to rank p):
+///   1. what we chose in range p goes to rank p
+///   2. the owner sums in fp32, in rank order, and keeps the largest sums, as many as a rank chose there on average;
+///   the
+///      others go into the owner's residual, times the divisor, as if it had contributed them next time
+///   3. what was kept goes to everyone
+/// so that a rank sends about 2 k entries whatever W is, where a gathered union takes k W. Ranges follow the places of
+/// the entries of past sums, which all ranks know.
+///
+/// one_shot: what we chose goes to everyone, and all compute the same sums.
+///
+/// A frame follows an announcement, a header without payload whose last field is the payload's size to come.
+class SparseReduction final : public Reduction {
+ public:
+  /// The plan must outlive it.
+  SparseReduction(Transport& transport, const sparse::Plan& plan, FrameIdentity identity, float divisor,
+                  const MomentumCorrection& momentum)
+      : transport_(transport),
+        plan_(plan),
+        identity_(identity),
+        divisor_(divisor),
+        me_(static_cast<std::size_t>(transport.rank())),
+        ranks_(static_cast<std::size_t>(transport.size())),
+        ranges_(plan.elements(), two_shot() ? ranks_ : 1),
+        contribution_(plan, momentum),
+        pieces_(two_shot() ? ranks_ : 1),
+        received_(ranks_),
+        rest_(ranks_),
+        contributions_(ranks_),
+        results_(ranks_),
+        sends_(2 * ranks_) {
+    cut_pieces();
+    take_memory();
+  }
+  SparseReduction(const SparseReduction&) = delete;
+  SparseReduction& operator=(const SparseReduction&) = delete;
+  ~SparseReduction() override { transport_.detach(memory_.span()); }
+
+  void begin(const ReductionInput& input) override {
+    input_ = input;
+    stage_ = plan_.elements() == 0 ? Stage::finished : Stage::begun;
+    statistics_ = {};
+    nonfinite_ = 0;
+    for (const sparse::PlannedSparse& p : plan_.parameters)
+      statistics_.gradient_bytes += p.count * element_bytes(p.type);
+  }
+
+  bool finished() const override { return stage_ == Stage::finished; }
+  const Statistics& statistics() const override { return statistics_; }
+
+  bool advance() override {
+    if (stage_ == Stage::finished) return false;
+    bool progressed = false;
+    if (stage_ == Stage::begun) {
+      launch();
+      stage_ = Stage::contributing;
+      progressed = true;
+    }
+    for (std::size_t peer = 0; peer < ranks_; ++peer) {
+      progressed = receive(contributions_[peer], FrameKind::contribution, peer) || progressed;
+      progressed = receive(results_[peer], FrameKind::result, peer) || progressed;
+    }
+    if (stage_ == Stage::contributing && arrived(contributions_)) {
+      two_shot() ? combine() : sum();
+      stage_ = Stage::gathering;
+      progressed = true;
+    }
+    for (std::size_t owner = 0; owner < ranks_; ++owner) {
+      if (results_[owner].state != Incoming::State::arrived) continue;
+      scatter(owner);
+      progressed = true;
+    }
+    if (stage_ == Stage::gathering && idle(results_) && sent()) {
+      if (two_shot() && ranges_.rebalance()) cut_pieces();
+      stage_ = Stage::finished;
+      progressed = true;
+    }
+    return progressed;
+  }
+
+  std::string waiting_for() const override {
+    for (const auto* list : {&contributions_, &results_})
+      for (const Incoming& incoming : *list)
+        if (std::string ranks = transport_.waiting_for(incoming.ticket); !ranks.empty()) return ranks;
+    for (const Ticket ticket : sends_)
+      if (std::string ranks = transport_.waiting_for(ticket); !ranks.empty()) return ranks;
+    return "none";
+  }
+
+  void end_step(bool keep) override {
+    if (ranges_.end_step(keep)) cut_pieces();
+  }
+
+ private:
+  enum class Stage { finished, begun, contributing, gathering };
+
+  /// A frame from a peer, first its announcement.
+  struct Incoming {
+    enum class State { none, announcement, frame, arrived };
+    State state = State::none;
+    Ticket ticket = 0;
+    std::size_t payload_bytes = 0;
+  };
+
+  static constexpr std::size_t kAnnouncement = 0, kFrame = 1;  ///< in place of the number of a chunk
+
+  bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
+  /// The part of the line that belongs to a rank, in one_shot all of it to everyone.
+  std::span<const sparse::Piece> pieces(std::size_t owner) const { return pieces_[two_shot() ? owner : 0]; }
+  bool owns(std::size_t rank) const { return !pieces(rank).empty(); }
+
+  void cut_pieces() {
+    for (std::size_t r = 0; r < pieces_.size(); ++r) plan_.pieces(ranges_.begin(r), ranges_.end(r), pieces_[r]);
+  }
+
+  /// Room for half as much again as is expected; frames that are larger find memory of their own.
+  void take_memory() {
+    std::size_t expected = sizeof(FrameHeader) + 1024;
+    for (const sparse::PlannedSparse& p : plan_.parameters)
+      expected += sparse::expected_bytes(p, (p.count + pieces_.size() - 1) / pieces_.size(), 0) * 3 / 2;
+    const std::size_t stride = (expected + 63) / 64 * 64;
+    const std::size_t outgoing = two_shot() ? ranks_ + 1 : 1, incoming = two_shot() ? 2 * ranks_ : ranks_;
+    const std::size_t headers = (outgoing + incoming) * sizeof(FrameHeader);
+    memory_ = Workspace(headers + (outgoing + incoming) * stride);
+    transport_.attach(memory_.span());
+    headers_ = memory_.data();
+    std::byte* at = headers_ + headers;
+    for (std::size_t i = 0; i < outgoing + incoming; ++i, at += stride) slots_.emplace_back(transport_, at, stride);
+  }
+
+  // Places of frames and announcements: contributions out, the result out, contributions in, results in.
+  std::size_t out(FrameKind kind, std::size_t to) const {
+    return !two_shot() ? 0 : kind == FrameKind::contribution ? to : ranks_;
+  }
+  std::size_t in(FrameKind kind, std::size_t from) const {
+    return (two_shot() ? ranks_ + 1 : 1) + (kind == FrameKind::result ? ranks_ : 0) + from;
+  }
+  std::byte* announcement(std::size_t slot) const { return headers_ + slot * sizeof(FrameHeader); }
+
+  Ticket post(Message::Kind kind, std::size_t peer, FrameKind frame, std::size_t chunk, std::byte* at,
+              std::size_t bytes) {
+    (kind == Message::Kind::send ? statistics_.sent_bytes : statistics_.received_bytes) += bytes;
+    const Message message{kind, static_cast<int>(peer), identity_.tag(input_, frame, chunk), at, bytes};
+    return transport_.post({&message, 1});
+  }
+
+  void expect(Incoming& incoming, FrameKind kind, std::size_t peer) {
+    incoming.state = Incoming::State::announcement;
+    incoming.ticket =
+        post(Message::Kind::receive, peer, kind, kAnnouncement, announcement(in(kind, peer)), sizeof(FrameHeader));
+  }
+
+  /// Chooses, and sends to every owner what it must sum.
+  void launch() {
+    for (std::size_t peer = 0; peer < ranks_; ++peer) {
+      if (peer == me_) continue;
+      if (owns(me_)) expect(contributions_[peer], FrameKind::contribution, peer);
+      if (two_shot() && owns(peer)) expect(results_[peer], FrameKind::result, peer);
+    }
+    {
+      const detail::Work work(statistics_.encode_seconds);
+      contribution_.choose(input_, static_cast<int>(me_));
+    }
+    std::uint64_t forgotten = contribution_.forgotten();
+    // Each rank starts with its successor, so that not all of them write to rank 0 first.
+    for (std::size_t i = 1; i <= ranks_; ++i) {
+      const std::size_t owner = (me_ + i) % ranks_;
+      if (!owns(owner)) continue;
+      if (two_shot() || i == 1) {
+        write_contribution(owner, forgotten);
+        forgotten = 0;
+      }
+      if (owner != me_) send(FrameKind::contribution, owner);
+    }
+    const detail::Work work(statistics_.decode_seconds);
+    for (std::size_t p = 0; p < plan_.parameters.size(); ++p)
+      if (const std::size_t bytes = plan_.parameters[p].count * element_bytes(plan_.parameters[p].type); bytes != 0)
+        std::memset(input_.data[p], 0, bytes);
+  }
+
+  void write_contribution(std::size_t owner, std::uint64_t nonfinite) {
+    const detail::Work work(statistics_.encode_seconds);
+    sparse::FrameSlot& frame = slots_[out(FrameKind::contribution, owner)];
+    const std::size_t bytes = contribution_.write(pieces(owner), frame, nonfinite);
+    seal(FrameKind::contribution, owner, bytes, nonfinite);
+  }
+
+  /// Completes a frame and its announcement.
+  void seal(FrameKind kind, std::size_t to, std::size_t payload_bytes, std::uint64_t nonfinite) {
+    const std::size_t slot = out(kind, to);
+    FrameHeader header = identity_.header(input_, kind, me_, kFrame);
+    header.payload_bytes = payload_bytes;
+    header.nonfinite = nonfinite;
+    frame::seal(transport_, slots_[slot].data(), header);
+    header = identity_.header(input_, kind, me_, kAnnouncement);
+    header.nonfinite = payload_bytes;
+    frame::seal(transport_, announcement(slot), header);
+  }
+  void send(FrameKind kind, std::size_t to) {
+    const std::size_t slot = out(kind, to);
+    FrameHeader header;
+    std::memcpy(&header, slots_[slot].data(), sizeof header);
+    const std::size_t first = kind == FrameKind::contribution ? 0 : ranks_;
+    const std::size_t bytes = sizeof header + header.payload_bytes;
+    const Message round[] = {
+        {Message::Kind::send, static_cast<int>(to), identity_.tag(input_, kind, kAnnouncement), announcement(slot),
+         sizeof header},
+        {Message::Kind::send, static_cast<int>(to), identity_.tag(input_, kind, kFrame), slots_[slot].data(), bytes}};
+    sends_[first + to] = transport_.post(round);
+    statistics_.sent_bytes += sizeof header + bytes;
+  }
+
+  std::size_t most_payload_bytes(std::size_t owner) const {
+    std::size_t bytes = 0;
+    for (const sparse::Piece& piece : pieces(owner))
+      bytes += sparse::largest_section(*plan_.parameters[piece.parameter].settings.values, piece.count);
+    return bytes;
+  }
+
+  bool receive(Incoming& incoming, FrameKind kind, std::size_t peer) {
+    using State = Incoming::State;
+    if (incoming.state != State::announcement && incoming.state != State::frame) return false;
+    if (!transport_.done(incoming.ticket)) return false;
+    incoming.ticket = 0;
+    const std::size_t slot = in(kind, peer);
+    FrameHeader expected = identity_.header(input_, kind, peer, kAnnouncement);
+    if (incoming.state == State::announcement) {
+      const std::uint64_t bytes = frame::check(transport_, announcement(slot), expected).nonfinite;
+      const std::size_t most = most_payload_bytes(kind == FrameKind::result ? peer : me_);
+      if (bytes > most)
+        frame::refuse(Errc::corrupt, expected.sender,
+                      "announces a payload of " + std::to_string(bytes) + " bytes, more than the " +
+                          std::to_string(most) + " its elements can take");
+      slots_[slot].reserve(sizeof(FrameHeader) + bytes);
+      incoming.payload_bytes = bytes;
+      incoming.state = State::frame;
+      incoming.ticket =
+          post(Message::Kind::receive, peer, kind, kFrame, slots_[slot].data(), sizeof(FrameHeader) + bytes);
+      return true;
+    }
+    expected.chunk = kFrame;
+    expected.payload_bytes = incoming.payload_bytes;
+    const std::uint64_t met = frame::check(transport_, slots_[slot].data(), expected).nonfinite;
+    (kind == FrameKind::result ? statistics_.nonfinite : nonfinite_) += met;
+    incoming.state = State::arrived;
+    return true;
+  }
+
+  bool arrived(const std::vector<Incoming>& list) const {
+    return std::all_of(list.begin(), list.end(), [](const Incoming& incoming) {
+      return incoming.state == Incoming::State::arrived || incoming.state == Incoming::State::none;
+    });
+  }
+  static bool idle(const std::vector<Incoming>& list) {
+    return std::all_of(list.begin(), list.end(),
+                       [](const Incoming& incoming) { return incoming.state == Incoming::State::none; });
+  }
+  bool sent() {
+    for (Ticket& ticket : sends_) {
+      if (!transport_.done(ticket)) return false;
+      ticket = 0;
+    }
+    return true;
+  }
+
+  /// Begins to read what every rank contributed to our part.
+  void open_contributions() {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      const std::size_t slot = rank == me_ ? out(FrameKind::contribution, me_) : in(FrameKind::contribution, rank);
+      FrameHeader header;
+      std::memcpy(&header, slots_[slot].data(), sizeof header);
+      if (rank == me_) nonfinite_ += header.nonfinite;
+      rest_[rank] = {slots_[slot].payload(), header.payload_bytes};
+      contributions_[rank].state = Incoming::State::none;
+    }
+  }
+  void read(std::size_t sender, const sparse::Piece& piece, std::span<const std::byte>& rest,
+            sparse::Entries& entries) const {
+    try {
+      sparse::read_section(*plan_.parameters[piece.parameter].settings.values, rest, piece.count, entries);
+    } catch (const Error& error) {
+      frame::refuse(error.code(), static_cast<std::uint32_t>(sender), error.what());
+    }
+  }
+  void require_read_up(std::size_t sender, std::span<const std::byte> rest) const {
+    if (!rest.empty())
+      frame::refuse(Errc::corrupt, static_cast<std::uint32_t>(sender),
+                    std::to_string(rest.size()) + " bytes behind its last section");
+  }
+  /// The sums of a piece over all ranks, in `sums_`. Returns how many entries they were made of.
+  std::size_t add_up(const sparse::Piece& piece) {
+    std::size_t entries = 0;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      read(rank, piece, rest_[rank], received_[rank]);
+      entries += received_[rank].size();
+    }
+    range_sum_.add_up(received_, piece.count, sums_);
+    return entries;
+  }
+
+  /// two_shot, stages 2 and 3 for the range we own.
+  void combine() {
+    if (!owns(me_)) return;
+    {
+      const detail::Work work(statistics_.combine_seconds);
+      open_contributions();
+      sparse::FrameSlot& frame = slots_[out(FrameKind::result, me_)];
+      std::size_t at = 0;
+      for (const sparse::Piece& piece : pieces(me_)) {
+        const std::size_t entries = add_up(piece);
+        if (plan_.parameters[piece.parameter].settings.reselect) reselect(piece, (entries + ranks_ - 1) / ranks_);
+        at += write_result(piece, frame, at);
+      }
+      for (std::size_t rank = 0; rank < ranks_; ++rank) require_read_up(rank, rest_[rank]);
+      statistics_.nonfinite += nonfinite_;
+      seal(FrameKind::result, me_, at, std::exchange(nonfinite_, 0));
+    }
+    for (std::size_t i = 1; i < ranks_; ++i) send(FrameKind::result, (me_ + i) % ranks_);
+  }
+
+  /// Keeps the largest sums; our residual gets the others.
+  void reselect(const sparse::Piece& piece, std::size_t most) {
+    if (sums_.size() <= most) return;
+    largest_.keep(sums_.values.data(), sums_.indices.data(), sums_.size(), most, 0,
+                  [&](std::uint32_t index, float x) { give_back(piece, index, x); });
+    sums_.resize(most);
+  }
+  /// What the sum lost is ours to send again.
+  void give_back(const sparse::Piece& piece, std::size_t index, float lost) const {
+    const Residual residual = advanced(input_.senders[piece.parameter], piece.begin);
+    if (residual && std::isfinite(lost)) residual.after[index] += lost;
+  }
+
+  /// The mean of the kept sums, into the result's frame and into our own buffer. Returns the bytes of the section.
+  std::size_t write_result(const sparse::Piece& piece, sparse::FrameSlot& frame, std::size_t at) {
+    const sparse::PlannedSparse& parameter = plan_.parameters[piece.parameter];
+    const Coder& coder = *parameter.settings.values;
+    sparse::SectionSize size = sparse::section_size(coder, sums_.indices, piece.count);
+    if (size.form == sparse::IndexForm::all) fill_up(piece.count);
+    for (float& x : sums_.values) x /= divisor_;
+    frame.reserve(sizeof(FrameHeader) + at + size.bytes, sizeof(FrameHeader) + at);
+    std::byte* wire = sparse::write_head(size.form, sums_.indices, piece.count, frame.payload() + at);
+    const std::size_t count = sums_.size();
+    if (count == 0) return size.bytes;
+    nonfinite_ +=
+        coder.encode(ElementType::f32, {.data = sums_.values.data(), .residual = {}, .count = count, .wire = wire});
+    decoded_.resize(count);
+    coder.decode(ElementType::f32, {.wire = wire, .count = count, .out = decoded_.data()});
+    const bool loses = !coder.lossless(ElementType::f32) || parameter.type != ElementType::f32;
+    for (std::size_t i = 0; i < count; ++i) {
+      const float value = put(piece, sums_.indices[i], decoded_[i]);
+      if (loses && std::isfinite(value)) give_back(piece, sums_.indices[i], (sums_.values[i] - value) * divisor_);
+    }
+    return size.bytes;
+  }
+  /// An entry for every element: nothing where there was none.
+  void fill_up(std::size_t elements) {
+    full_.resize(elements);
+    std::fill(full_.values.begin(), full_.values.end(), 0.0f);
+    for (std::size_t i = 0; i < elements; ++i) full_.indices[i] = static_cast<std::uint32_t>(i);
+    for (std::size_t i = 0; i < sums_.size(); ++i) full_.values[sums_.indices[i]] = sums_.values[i];
+    std::swap(full_, sums_);
+  }
+
+  /// Writes an element of a gradient, and returns what its buffer holds of it.
+  float put(const sparse::Piece& piece, std::size_t index, float x) {
+    const ElementType type = plan_.parameters[piece.parameter].type;
+    std::byte* at = static_cast<std::byte*>(input_.data[piece.parameter]) + (piece.begin + index) * element_bytes(type);
+    host::narrow(host::Level::baseline, type, &x, 1, at);
+    if (two_shot()) ranges_.count(plan_.starts[piece.parameter] + piece.begin + index);
+    return host::rounded(type, x);
+  }
+
+  void scatter(std::size_t owner) {
+    const detail::Work work(statistics_.decode_seconds);
+    std::span<const std::byte> rest{slots_[in(FrameKind::result, owner)].payload(), results_[owner].payload_bytes};
+    for (const sparse::Piece& piece : pieces(owner)) {
+      read(owner, piece, rest, sums_);
+      for (std::size_t i = 0; i < sums_.size(); ++i) put(piece, sums_.indices[i], sums_.values[i]);
+    }
+    require_read_up(owner, rest);
+    results_[owner].state = Incoming::State::none;
+  }
+
+  /// one_shot: the sums of what everyone contributed, ours as its bytes say too.
+  void sum() {
+    const detail::Work work(statistics_.combine_seconds);
+    open_contributions();
+    for (const sparse::Piece& piece : pieces(me_)) {
+      add_up(piece);
+      for (std::size_t i = 0; i < sums_.size(); ++i) {
+        const float x = sums_.values[i] / divisor_;
+        if (!std::isfinite(put(piece, sums_.indices[i], x))) ++nonfinite_;
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks_; ++rank) require_read_up(rank, rest_[rank]);
+    statistics_.nonfinite += std::exchange(nonfinite_, 0);
+  }
+
+  Transport& transport_;
+  const sparse::Plan& plan_;
+  FrameIdentity identity_;
+  float divisor_;
+  std::size_t me_;
+  std::size_t ranks_;
+  sparse::Ranges ranges_;
+  sparse::Contribution contribution_;
+  std::vector<std::vector<sparse::Piece>> pieces_;  ///< by owner
+  sparse::RangeSum range_sum_;
+  sparse::Largest largest_;
+  std::vector<sparse::Entries> received_;  ///< by rank, of the piece that is being summed
+  std::vector<std::span<const std::byte>> rest_;
+  sparse::Entries sums_, full_;
+  std::vector<float> decoded_;
+  std::vector<Incoming> contributions_, results_;
+  std::vector<Ticket> sends_;  ///< [contribution | result][peer]
+  Workspace memory_;
+  std::byte* headers_ = nullptr;
+  std::vector<sparse::FrameSlot> slots_;
+  Stage stage_ = Stage::finished;
+  std::uint64_t nonfinite_ = 0;  ///< of what goes into the sums of our range
+  ReductionInput input_{};
+  Statistics statistics_;
+};
+
+}  // namespace tightwire

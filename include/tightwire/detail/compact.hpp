@@ -1,0 +1,65 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include <tightwire/detail/lanes.hpp>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+// Appending those of W elements whose magnitude reaches a threshold, in order. Magnitudes are compared as integers, the
+// bits of |x|: NaN is above infinity, which is above every number. Room for W elements more must be there.
+
+namespace tightwire::detail {
+
+/// Writes elements with |x| >= threshold and their places `at`; returns how many.
+template <int W>
+TIGHTWIRE_INLINE std::size_t append_large(const Lanes<float, W>& x, const Lanes<std::uint32_t, W>& at,
+                                          std::uint32_t threshold, float* values, std::uint32_t* places) {
+  std::size_t found = 0;
+  for (int i = 0; i < W; ++i) {
+    values[found] = x.v[i];
+    places[found] = at.v[i];
+    found += (to_bits(x.v[i]) & kMagnitudeMask) >= threshold ? 1 : 0;
+  }
+  return found;
+}
+
+#if defined(__x86_64__)
+/// For every set of eight lanes, which of them come first.
+struct CompactTable {
+  std::uint32_t lanes[256][8];
+};
+constexpr CompactTable make_compact_table() {
+  CompactTable table{};
+  for (unsigned set = 0; set < 256; ++set) {
+    unsigned found = 0;
+    for (std::uint32_t lane = 0; lane < 8; ++lane)
+      if ((set >> lane & 1u) != 0) table.lanes[set][found++] = lane;
+  }
+  return table;
+}
+inline constexpr CompactTable kCompactTable = make_compact_table();
+
+TIGHTWIRE_TARGET_AVX2 inline std::size_t append_large(const Lanes<float, 8>& x, const Lanes<std::uint32_t, 8>& at,
+                                                      std::uint32_t threshold, float* values, std::uint32_t* places) {
+  const __m256i magnitude = _mm256_and_si256((__m256i)x.v, _mm256_set1_epi32(static_cast<int>(kMagnitudeMask)));
+  const __m256i large = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(static_cast<int>(threshold) - 1));
+  const auto set = static_cast<unsigned>(_mm256_movemask_ps((__m256)large));
+  const __m256i order = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kCompactTable.lanes[set]));
+  _mm256_storeu_ps(values, _mm256_permutevar8x32_ps((__m256)x.v, order));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(places), _mm256_permutevar8x32_epi32((__m256i)at.v, order));
+  return static_cast<std::size_t>(__builtin_popcount(set));
+}
+TIGHTWIRE_TARGET_AVX512 inline std::size_t append_large(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
+                                                        std::uint32_t threshold, float* values, std::uint32_t* places) {
+  const __m512i magnitude = _mm512_and_si512((__m512i)x.v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
+  const __mmask16 set = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(threshold)));
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(set, (__m512)x.v));
+  _mm512_storeu_si512(places, _mm512_maskz_compress_epi32(set, (__m512i)at.v));
+  return static_cast<std::size_t>(__builtin_popcount(set));
+}
+#endif
+
+}  // namespace tightwire::detail

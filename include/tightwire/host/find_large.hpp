@@ -1,0 +1,109 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include <tightwire/detail/bits.hpp>
+#include <tightwire/detail/compact.hpp>
+#include <tightwire/detail/lanes.hpp>
+#include <tightwire/host/dispatch.hpp>
+#include <tightwire/host/elements.hpp>
+
+namespace tightwire::host {
+
+/// v := x + before, which goes to `after`; those with |v| >= threshold are appended with their places. One pass: twelve
+/// bytes per element, or four where there is no residual. Returns how many were found in all.
+struct FindLarge {
+  struct Job {
+    const float* x;
+    const float* before;  ///< null: v is x
+    float* after;         ///< null: v is kept nowhere; may be `before`
+    std::size_t count;
+    std::uint32_t place;      ///< of the first element
+    std::uint32_t threshold;  ///< bits of a magnitude
+    float* values;            ///< room for `found` + count + 16
+    std::uint32_t* places;
+    std::size_t found;  ///< before
+    bool past_cache;    ///< `after` need not stay in the caches
+  };
+
+  template <int W>
+  TIGHTWIRE_INLINE static std::size_t run(const Job& job) {
+    if (job.before == nullptr) return find<W, false, false>(job);
+    return job.past_cache && is_aligned(job.after) ? find<W, true, true>(job) : find<W, true, false>(job);
+  }
+
+ private:
+  template <int W, bool Add, bool PastCache>
+  TIGHTWIRE_INLINE static std::size_t find(const Job& job) {
+    std::size_t found = job.found, i = 0;
+    Lanes<std::uint32_t, W> place;
+    for (int lane = 0; lane < W; ++lane) place.v[lane] = job.place + static_cast<std::uint32_t>(lane);
+    for (; i + W <= job.count; i += W) {
+      Lanes<float, W> v = Lanes<float, W>::load(job.x + i);
+      if constexpr (Add) {
+        v = v + Lanes<float, W>::load(job.before + i);
+        if constexpr (PastCache)
+          detail::store_past_cache(v, job.after + i);
+        else
+          v.store(job.after + i);
+      }
+      found += detail::append_large(v, place, job.threshold, job.values + found, job.places + found);
+      place = place + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
+    }
+    for (; i < job.count; ++i) {
+      float v = job.x[i];
+      if constexpr (Add) job.after[i] = v = v + job.before[i];
+      job.values[found] = v;
+      job.places[found] = job.place + static_cast<std::uint32_t>(i);
+      found += (detail::to_bits(v) & detail::kMagnitudeMask) >= job.threshold ? 1 : 0;
+    }
+    if constexpr (PastCache) detail::order_stores_past_cache();
+    return found;
+  }
+};
+
+/// Momentum of one tile, as torch.optim.SGD has it: b := factor * b + g; `step` := b, or g + factor * b by Nesterov.
+struct ApplyMomentum {
+  struct Job {
+    const float* g;
+    const float* before;
+    float* after;  ///< may be `before`
+    float* step;   ///< may be `g`
+    std::size_t count;
+    float factor;
+    bool nesterov;
+  };
+
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    std::size_t i = 0;
+    const Lanes<float, W> factor(job.factor);
+    for (; i + W <= job.count; i += W) {
+      const Lanes<float, W> g = Lanes<float, W>::load(job.g + i);
+      Lanes<float, W> product = factor * Lanes<float, W>::load(job.before + i);
+      detail::settle(product);
+      Lanes<float, W> b = product + g;
+      b.store(job.after + i);
+      if (job.nesterov) {
+        product = factor * b;
+        detail::settle(product);
+        b = g + product;
+      }
+      b.store(job.step + i);
+    }
+    for (; i < job.count; ++i) job.after[i] = one(job.g[i], job.before[i], job.factor, job.nesterov, job.step[i]);
+  }
+
+  /// One element; returns its momentum.
+  static float one(float g, float before, float factor, bool nesterov, float& step) {
+    float product = factor * before;
+    asm("" : "+m"(product));  // rounded here: no compiler may contract it with the addition
+    const float b = product + g;
+    product = factor * b;
+    asm("" : "+m"(product));
+    step = nesterov ? g + product : b;
+    return b;
+  }
+};
+
+}  // namespace tightwire::host

@@ -1,0 +1,42 @@
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include <tightwire/codec.hpp>
+#include <tightwire/momentum.hpp>
+#include <tightwire/plan.hpp>
+#include <tightwire/policy.hpp>
+
+namespace tightwire {
+
+/// What becomes of a step in which some rank met a NaN or an infinity. The verdict is the same on all ranks.
+enum class NonFinitePolicy : std::uint8_t {
+  propagate,  ///< it shows in the result of every rank: the element itself (exact), its whole block (quantized)
+  skip_step,  ///< as propagate, and `commit` rolls the step back and returns false
+  error,      ///< waiting for the reduction throws Error(nonfinite); the Session stays usable after `rollback`
+};
+
+constexpr const char* to_string(NonFinitePolicy policy) {
+  return policy == NonFinitePolicy::propagate   ? "propagate"
+         : policy == NonFinitePolicy::skip_step ? "skip_step"
+                                                : "error";
+}
+
+/// Equal on all ranks, which `seal` checks.
+struct SessionOptions {
+  Codec codec = Int8{};  ///< for every parameter that no rule of the policy covers
+  Policy policy = {};
+  bool average = true;         ///< mean over ranks; false: sum
+  bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
+  bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
+  NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
+  MomentumCorrection momentum = {};                  ///< off by default; see there what the optimizer must not do then
+  std::uint64_t seed = 0;                            ///< of stochastic rounding, and of what is drawn at random
+  std::chrono::milliseconds timeout{60'000};         ///< without progress; not compared between ranks
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
+                                                     ///< of about this size, in order of addition
+  PlanOptions plan = {};
+};
+
+}  // namespace tightwire

@@ -1,0 +1,299 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <tightwire/coder.hpp>
+#include <tightwire/detail/philox.hpp>
+#include <tightwire/host/elements.hpp>
+#include <tightwire/host/find_large.hpp>
+#include <tightwire/momentum.hpp>
+#include <tightwire/sparse/largest.hpp>
+
+namespace tightwire::sparse {
+
+/// A parameter that elements are chosen from.
+struct Source {
+  const void* data;  ///< [count] elements of `type`
+  ElementType type;
+  std::size_t count;
+  std::uint32_t first;  ///< place of its first element among all that are chosen from together
+  Residual residual;
+  Residual momentum;  ///< null: no momentum correction
+};
+
+/// Where the sample of a threshold begins.
+struct SampleSeed {
+  std::uint64_t seed = 0;
+  std::uint32_t use = 0;
+  std::uint32_t stream = 0;
+};
+
+/// Chooses the k elements of largest magnitude from data + residual (with momentum correction, momentum + residual). Of
+/// equal magnitudes the lowest place is chosen; zeros never are.
+///
+/// One pass over the data finds what reaches a threshold, a little below the k-th magnitude of the last time; the few
+/// that do are cut down to k. Whatever the threshold was, the choice is exact: one that is too low rises on the way,
+/// and one that was too high is lowered for another pass.
+///
+/// Sources hold the sums afterwards (in `residual.after`), the chosen elements too. Memory: about 16 k bytes.
+class Selection {
+ public:
+  explicit Selection(host::Level level = host::level()) : level_(level), tile_(kTileElements) {}
+
+  /// `count` from 1 on. Places and values are ascending by place, until the next call.
+  void choose(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum) {
+    start(sources, count, momentum);
+    add_and_find(threshold_);
+    settle();
+  }
+
+  /// Takes what reaches the threshold of a sample, if that is from 0.8 to 1.3 times `count`; else as `choose`. Depends
+  /// on the data and the seed alone, not on earlier calls.
+  void choose_sampled(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum,
+                      const SampleSeed& seed) {
+    start(sources, count, momentum);
+    add_and_find(sample_threshold(seed));
+    const double share = static_cast<double>(found_) / static_cast<double>(count);
+    if (cut_ || share < kLeastShare || share > kMostShare)
+      settle();
+    else
+      chosen_ = found_;
+  }
+
+  /// Adds residuals and momentum, and chooses nothing.
+  void add(std::span<const Source> sources, const MomentumCorrection& momentum) {
+    start(sources, 1, momentum);
+    add_and_find(kAboveAll);
+    threshold_ = 0;
+  }
+
+  std::span<const std::uint32_t> places() const { return {places_.data(), chosen_}; }
+  std::span<const float> values() const { return {values_.data(), chosen_}; }
+  /// Sums that are NaN or infinite and were not chosen, as there were more than k of them. They leave no trace: the
+  /// residual is as it was before, or 0 where that was overwritten.
+  std::uint64_t forgotten() const { return forgotten_; }
+
+  static constexpr double kLeastShare = 0.8, kMostShare = 1.3;
+
+ private:
+  static constexpr std::size_t kTileElements = 2048;
+  static constexpr std::size_t kLeastRoom = std::size_t{1} << 14;
+  static constexpr std::size_t kSlack = 16;
+  static constexpr std::uint32_t kOctave = std::uint32_t{1} << 23;
+  static constexpr std::uint32_t kAboveAll = 0x80000000u;
+  static constexpr std::uint32_t kNonFinite = tightwire::detail::kInfinityBits;
+  static constexpr std::uint32_t kWidestMargin = 4 * kOctave, kFirstMargin = kOctave / 16,
+                                 kNarrowestMargin = kOctave / 256;
+
+  void start(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum) {
+    sources_ = sources;
+    momentum_ = momentum;
+    found_ = chosen_ = 0;
+    forgotten_ = 0;
+    cut_ = false;
+    elements_ = 0;
+    for (const Source& source : sources) elements_ += source.count;
+    if (count != count_) {
+      count_ = count;
+      threshold_ = 0;
+      margin_ = kFirstMargin;
+      room_ = count + std::max(count, kLeastRoom);
+      places_.resize(room_ + kSlack);
+      values_.resize(room_ + kSlack);
+      sample_.reserve(kMostSample);
+    }
+  }
+
+  /// The pass that adds residuals and momentum. Threshold 0: found out from the first elements.
+  void add_and_find(std::uint32_t threshold) {
+    looked_for_ = std::max<std::uint32_t>(threshold, 1);
+    now_ = looked_for_;
+    std::size_t unknown_until = threshold == 0 ? std::min(elements_ / 4, kLeastRoom) : 0;
+    for (const Source& source : sources_) {
+      const bool straight = !source.momentum && host::holds_floats(source.type, source.data);
+      for (std::size_t at = 0; at < source.count;) {
+        const std::size_t length = next_length(source.count - at, straight);
+        const float* x = straight ? static_cast<const float*>(source.data) + at : gradient(source, at, length);
+        find(x, advanced(source.residual, at), length, source.first + static_cast<std::uint32_t>(at));
+        at += length;
+        if (unknown_until != 0 && source.first + at >= unknown_until) {
+          guess_threshold(source.first + at);
+          unknown_until = 0;
+        }
+      }
+    }
+  }
+
+  /// Another pass over the sums that are there already.
+  void find_again(std::uint32_t threshold) {
+    found_ = 0;
+    looked_for_ = now_ = threshold;
+    for (const Source& source : sources_) {
+      const bool kept = static_cast<bool>(source.residual);
+      const bool straight = kept || host::holds_floats(source.type, source.data);
+      for (std::size_t at = 0; at < source.count;) {
+        const std::size_t length = next_length(source.count - at, straight);
+        const float* x = kept       ? source.residual.after + at
+                         : straight ? static_cast<const float*>(source.data) + at
+                                    : widened(source, at, length);
+        find(x, {}, length, source.first + static_cast<std::uint32_t>(at));
+        at += length;
+      }
+    }
+  }
+
+  /// Elements to look at next. Every one of them may be found, so there must be room for all.
+  std::size_t next_length(std::size_t left, bool straight) {
+    if (room_ - found_ < kTileElements && found_ > count_) {
+      cut_to_count();
+      cut_ = true;
+    }
+    const std::size_t most = straight ? room_ - found_ : std::min(room_ - found_, kTileElements);
+    return std::min(left, threshold_known() ? most : std::min(most, kTileElements));
+  }
+  bool threshold_known() const { return now_ > 1; }
+
+  void find(const float* x, const Residual& residual, std::size_t length, std::uint32_t place) {
+    found_ = host::run<host::FindLarge>(level_, {.x = x,
+                                                 .before = residual.before,
+                                                 .after = residual.after,
+                                                 .count = length,
+                                                 .place = place,
+                                                 .threshold = now_,
+                                                 .values = values_.data(),
+                                                 .places = places_.data(),
+                                                 .found = found_,
+                                                 .past_cache = residual.past_cache});
+  }
+
+  const float* widened(const Source& source, std::size_t at, std::size_t length) {
+    const auto* from = static_cast<const std::byte*>(source.data) + at * element_bytes(source.type);
+    host::widen(level_, source.type, from, length, tile_.data());
+    return tile_.data();
+  }
+  const float* gradient(const Source& source, std::size_t at, std::size_t length) {
+    const float* g = widened(source, at, length);
+    if (!source.momentum) return g;
+    const Residual momentum = advanced(source.momentum, at);
+    host::run<host::ApplyMomentum>(
+        level_, {g, momentum.before, momentum.after, tile_.data(), length, momentum_.factor, momentum_.nesterov});
+    return tile_.data();
+  }
+
+  /// As if the pass had begun with a threshold that about a tenth more than needed will reach, if the others are like
+  /// the first `seen` elements.
+  void guess_threshold(std::size_t seen) {
+    const double expected =
+        static_cast<double>(seen) * static_cast<double>(count_) / static_cast<double>(std::max(elements_, seen));
+    const auto rank = static_cast<std::size_t>(1.1 * expected + 3 * std::sqrt(expected)) + 1;
+    if (cut_ || rank >= found_) return;
+    looked_for_ = now_ = std::min(largest_.key_of(values_.data(), found_, rank) + 1, kNonFinite);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < found_; ++i) {
+      values_[kept] = values_[i];
+      places_[kept] = places_[i];
+      kept += magnitude_key(values_[i]) >= now_ ? 1 : 0;
+    }
+    found_ = kept;
+  }
+
+  /// Keeps the `count_` largest so far. What comes later must be larger than the least of them, as of equals the first
+  /// are chosen; but everything that is not finite must be found, so that it can be taken out of the residual.
+  std::uint32_t cut_to_count() {
+    const std::uint32_t least = largest_.keep(values_.data(), places_.data(), found_, count_, kNonFinite,
+                                              [&](std::uint32_t place, float) { forget(place); });
+    found_ = count_;
+    now_ = std::min(least + 1, kNonFinite);
+    return least;
+  }
+
+  /// Makes an exact choice of what was found, looking again if that is too little.
+  void settle() {
+    bool again = false;
+    while (found_ < count_ && looked_for_ > 1) {
+      again = true;
+      find_again(looked_for_ > 4 * kOctave ? looked_for_ - 2 * kOctave : 1);
+    }
+    if (again) margin_ = std::min(4 * margin_, kWidestMargin);
+    if (!again && !cut_ && found_ > count_ + count_ / 4) margin_ = std::max(margin_ / 2, kNarrowestMargin);
+    if (found_ == 0) threshold_ = 0;
+    if (found_ != 0) {
+      std::uint32_t least = kAboveAll;
+      if (found_ > count_)
+        least = cut_to_count();
+      else
+        for (std::size_t i = 0; i < found_; ++i) least = std::min(least, magnitude_key(values_[i]));
+      threshold_ = least > margin_ ? std::min(least - margin_, kNonFinite) : 1;
+    }
+    chosen_ = found_;
+  }
+
+  const Source& source_of(std::uint32_t place) const {
+    const auto next = std::upper_bound(sources_.begin(), sources_.end(), place,
+                                       [](std::uint32_t p, const Source& source) { return p < source.first; });
+    return *(next - 1);
+  }
+  void forget(std::uint32_t place) {
+    ++forgotten_;
+    const Source& source = source_of(place);
+    if (!source.residual) return;
+    const std::size_t i = place - source.first;
+    source.residual.after[i] = source.residual.before == source.residual.after ? 0.0f : source.residual.before[i];
+  }
+
+  /// The sum at a place, before the pass that forms all of them.
+  float sum_at(const Source& source, std::size_t i) const {
+    const auto* from = static_cast<const std::byte*>(source.data) + i * element_bytes(source.type);
+    float x = 0;
+    host::widen(host::Level::baseline, source.type, from, 1, &x);
+    if (source.momentum)
+      host::ApplyMomentum::one(x, source.momentum.before[i], momentum_.factor, momentum_.nesterov, x);
+    return source.residual ? x + source.residual.before[i] : x;
+  }
+  std::uint32_t sample_threshold(const SampleSeed& seed) {
+    const std::size_t wanted = std::min(std::max(elements_ / 100, kLeastSample), std::min(kMostSample, elements_));
+    const std::size_t stride = elements_ / wanted;
+    const auto random =
+        tightwire::detail::Philox::at({0, 0, seed.use, seed.stream}, static_cast<std::uint32_t>(seed.seed),
+                                      static_cast<std::uint32_t>(seed.seed >> 32));
+    sample_.clear();
+    auto source = sources_.begin();
+    for (std::size_t place = random.words[0] % stride; place < elements_ && sample_.size() < wanted; place += stride) {
+      while (place >= source->first + source->count) ++source;
+      sample_.push_back(sum_at(*source, place - source->first));
+    }
+    const double share = static_cast<double>(count_) / static_cast<double>(elements_);
+    const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sample_.size())));
+    const std::uint32_t key =
+        largest_.key_of(sample_.data(), sample_.size(), std::clamp<std::size_t>(rank, 1, sample_.size()));
+    return std::clamp<std::uint32_t>(key, 1, kNonFinite);
+  }
+
+  static constexpr std::size_t kLeastSample = 1024, kMostSample = std::size_t{1} << 16;
+
+  host::Level level_;
+  std::span<const Source> sources_;
+  MomentumCorrection momentum_;
+  std::size_t count_ = 0;
+  std::size_t elements_ = 0;
+  std::size_t room_ = 0;
+  std::size_t found_ = 0;
+  std::size_t chosen_ = 0;
+  std::uint64_t forgotten_ = 0;
+  std::uint32_t now_ = 1;         ///< threshold in force
+  std::uint32_t looked_for_ = 1;  ///< the pass found everything from here on, unless it was cut
+  std::uint32_t threshold_ = 0;   ///< for the next time; 0: unknown
+  std::uint32_t margin_ = kFirstMargin;
+  bool cut_ = false;  ///< cut down to `count_` during the pass
+  std::vector<std::uint32_t> places_;
+  std::vector<float> values_;
+  std::vector<float> tile_;
+  std::vector<float> sample_;
+  Largest largest_;
+};
+
+}  // namespace tightwire::sparse

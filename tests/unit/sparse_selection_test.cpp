@@ -1,0 +1,252 @@
+// The largest elements, against sorting them: for any data, threshold of the last time, type and instruction set.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <tightwire/host/nonfinite.hpp>
+#include <tightwire/sparse/selection.hpp>
+#include <tightwire/testing/calls.hpp>
+
+#include "support/model.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+using sparse::magnitude_key;
+using sparse::Selection;
+using sparse::Source;
+using Values = std::vector<float>;
+
+/// Places of the k largest of v, ascending: by definition.
+std::vector<std::uint32_t> by_definition(const Values& v, std::size_t k) {
+  std::vector<std::uint32_t> order(v.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return magnitude_key(v[a]) > magnitude_key(v[b]); });
+  order.resize(k);
+  std::erase_if(order, [&](std::uint32_t i) { return v[i] == 0.0f; });
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+/// A parameter with its residual.
+struct Row {
+  Values x, before, after;
+  explicit Row(std::size_t count) : x(count), before(count), after(count, -1.0f) {}
+  Source source(std::uint32_t first = 0) {
+    return {x.data(), ElementType::f32, x.size(), first, {before.data(), after.data()}, {}};
+  }
+};
+
+void expect_chosen(const Selection& selection, const Values& v, std::size_t k) {
+  const auto expected = by_definition(v, k);
+  ASSERT_EQ(std::vector<std::uint32_t>(selection.places().begin(), selection.places().end()), expected);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_TRUE(same_bits(selection.values().subspan(i, 1), {{v[expected[i]]}}));
+}
+
+const std::vector<host::Level> kLevels = {host::Level::baseline, host::Level::avx2, host::Level::avx512};
+
+TEST(SparseSelection, IsThatOfSortingWhateverCameBefore) {
+  for (const host::Level level : kLevels) {
+    if (level > host::supported_level()) continue;
+    Selection selection(level);
+    FastRandom random(7);
+    for (int round = 0; round < 60; ++round) {
+      const std::size_t count = 1 + random.below(round % 3 == 0 ? 100 : 60'000);
+      const std::size_t k = 1 + random.below(count);
+      Row row(count);
+      // Magnitudes jump between rounds, so that thresholds are far too high and far too low.
+      const float scale = std::ldexp(1.0f, static_cast<int>(random.below(60)) - 30);
+      for (std::size_t i = 0; i < count; ++i) {
+        row.x[i] = scale * random.bell();
+        row.before[i] = random.below(2) == 0 ? 0.0f : scale * random.bell();
+        if (round % 4 == 1) row.x[i] = std::round(row.x[i] / scale), row.before[i] = 0;   // many ties and zeros
+        if (round % 8 == 5) row.x[i] = 3, row.before[i] = 0;                              // nothing but ties
+        if (round % 8 == 6) row.x[i] = scale * static_cast<float>(i), row.before[i] = 0;  // the largest come last
+        if (round % 8 == 7) row.x[i] = scale * static_cast<float>(count - i), row.before[i] = 0;
+      }
+      Values v(count);
+      for (std::size_t i = 0; i < count; ++i) v[i] = row.x[i] + row.before[i];
+      const Source source = row.source();
+      for (int again = 0; again < 2; ++again) {
+        SCOPED_TRACE("round " + std::to_string(round) + ", " + std::to_string(k) + " of " + std::to_string(count));
+        selection.choose({&source, 1}, k, {});
+        expect_chosen(selection, v, k);
+        ASSERT_TRUE(same_bits(row.after, v));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(SparseSelection, FollowsDataThatDriftsInOnePass) {
+  // Thousands of elements over many steps with the same k, as in training; every step is exact.
+  Selection selection;
+  FastRandom random(3);
+  Row row(200'000);
+  float scale = 1;
+  for (int step = 0; step < 12; ++step, scale *= step % 3 == 0 ? 3.0f : 0.8f) {
+    for (std::size_t i = 0; i < row.x.size(); ++i) row.x[i] = scale * random.bell();
+    Values v(row.x.size());
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] = row.x[i] + row.before[i];
+    const Source source = row.source();
+    selection.choose({&source, 1}, 2000, {});
+    expect_chosen(selection, v, 2000);
+    std::swap(row.before, row.after);
+    for (const std::uint32_t place : selection.places()) row.before[place] = 0;
+  }
+}
+
+TEST(SparseSelection, ChoosesFromSeveralParametersTogether) {
+  Selection selection;
+  FastRandom random(5);
+  std::vector<Row> rows;
+  for (const std::size_t count : {1ul, 4000ul, 17ul, 30'000ul}) rows.emplace_back(count);
+  Values all;
+  std::vector<Source> sources;
+  for (Row& row : rows) {
+    for (float& x : row.x) x = random.bell();
+    sources.push_back(row.source(static_cast<std::uint32_t>(all.size())));
+    all.insert(all.end(), row.x.begin(), row.x.end());
+  }
+  for (const std::size_t k : {1ul, 10ul, 340ul, 20'000ul}) {
+    selection.choose(sources, k, {});
+    expect_chosen(selection, all, k);
+  }
+}
+
+TEST(SparseSelection, Buffers16BitsWideAndUnaligned) {
+  FastRandom random(6);
+  for (const ElementType type : {ElementType::f32, ElementType::bf16, ElementType::f16})
+    for (const std::size_t shift : {0ul, 1ul, 3ul}) {
+      Values x(5000);
+      for (float& value : x) value = random.bell();
+      const std::vector<std::byte> buffer = to_buffer(type, x);
+      x = from_buffer(type, buffer);
+      std::vector<std::byte> moved(buffer.size() + shift);
+      std::copy(buffer.begin(), buffer.end(), moved.begin() + static_cast<std::ptrdiff_t>(shift));
+      const Source source = {moved.data() + shift, type, x.size(), 0, {}, {}};
+      Selection selection;
+      for (int again = 0; again < 2; ++again) {
+        selection.choose({&source, 1}, 123, {});
+        expect_chosen(selection, x, 123);
+      }
+    }
+}
+
+TEST(SparseSelection, MomentumIsThatOfTheDefinition) {
+  for (const bool nesterov : {false, true})
+    for (const host::Level level : kLevels) {
+      if (level > host::supported_level()) continue;
+      const MomentumCorrection momentum{.factor = 0.9f, .nesterov = nesterov, .optimizer_momentum = 0.0};
+      Selection selection(level);
+      FastRandom random(8);
+      Row row(3001);
+      Values b(3001), expected_b(3001), v(3001);
+      for (int step = 0; step < 4; ++step) {
+        for (std::size_t i = 0; i < v.size(); ++i) {
+          row.x[i] = random.bell();
+          const float product = 0.9f * expected_b[i];
+          expected_b[i] = product + row.x[i];
+          const float ahead = 0.9f * expected_b[i];
+          v[i] = (nesterov ? row.x[i] + ahead : expected_b[i]) + row.before[i];
+        }
+        Source source = row.source();
+        source.momentum = {b.data(), b.data()};
+        selection.choose({&source, 1}, 30, momentum);
+        expect_chosen(selection, v, 30);
+        ASSERT_TRUE(same_bits(b, expected_b));
+        ASSERT_TRUE(same_bits(row.after, v));
+        row.before = row.after;
+      }
+    }
+}
+
+TEST(SparseSelection, SampledKeepsItsBounds) {
+  FastRandom random(9);
+  Row row(300'000);
+  for (std::uint32_t use = 0; use < 20; ++use) {
+    for (float& x : row.x) x = random.bell();
+    const Source source = row.source();
+    Selection selection, other;
+    const sparse::SampleSeed seed{1, use, 2};
+    selection.choose_sampled({&source, 1}, 3000, {}, seed);
+    EXPECT_GE(selection.places().size(), 2400u);
+    EXPECT_LE(selection.places().size(), 3900u);
+    expect_chosen(selection, row.x, selection.places().size());  // whatever their number, they are the largest
+    // What came before has no influence.
+    other.choose({&source, 1}, 3000, {});
+    other.choose_sampled({&source, 1}, 3000, {}, seed);
+    EXPECT_TRUE(std::ranges::equal(selection.places(), other.places()));
+  }
+  // Where a sample cannot tell, the choice is exact.
+  std::fill(row.x.begin(), row.x.end(), 1.0f);
+  const Source source = row.source();
+  Selection selection;
+  selection.choose_sampled({&source, 1}, 3000, {}, {1, 1, 1});
+  expect_chosen(selection, row.x, 3000);
+  std::fill(row.x.begin(), row.x.end(), 0.0f);
+  selection.choose_sampled({&source, 1}, 3000, {}, {1, 1, 1});
+  EXPECT_TRUE(selection.places().empty());
+}
+
+TEST(SparseSelection, WhatIsNotFiniteComesFirstAndLeavesNoTrace) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const bool in_place : {false, true}) {
+    Row row(100'000);
+    FastRandom random(4);
+    for (float& x : row.x) x = random.bell();
+    for (float& x : row.before) x = 0.25f;
+    std::vector<std::size_t> bad;
+    for (std::size_t i = 0; i < 50; ++i) bad.push_back(i * 1999 + 7);
+    for (const std::size_t i : bad) row.x[i] = i % 2 == 0 ? nan : -infinity;
+    Selection selection;
+    Source source = row.source();
+    if (in_place) {
+      row.after = row.before;
+      source.residual = {row.after.data(), row.after.data()};
+    }
+    selection.choose({&source, 1}, 100, {});
+    EXPECT_EQ(selection.forgotten(), 0u);
+    for (const std::size_t i : bad)
+      EXPECT_TRUE(std::binary_search(selection.places().begin(), selection.places().end(), i));
+    if (in_place) row.after = row.before;
+    selection.choose({&source, 1}, 20, {});
+    EXPECT_EQ(selection.places().size(), 20u);
+    EXPECT_EQ(selection.forgotten(), 30u);
+    for (const std::size_t i : bad) {
+      if (std::binary_search(selection.places().begin(), selection.places().end(), i)) continue;
+      EXPECT_EQ(row.after[i], in_place ? 0.0f : 0.25f);
+    }
+  }
+  // More of them than there is ever room for.
+  Row all(200'000);
+  std::fill(all.x.begin(), all.x.end(), nan);
+  Selection selection;
+  const Source source = all.source();
+  selection.choose({&source, 1}, 3, {});
+  EXPECT_EQ(selection.forgotten(), 200'000u - 3);
+  EXPECT_EQ(std::count(all.after.begin(), all.after.end(), 0.0f), 200'000 - 3);
+}
+
+TEST(SparseSelection, Beyond16MillionElements) {
+  // Indices that a float cannot hold.
+  constexpr std::size_t kCount = (std::size_t{1} << 24) + 5;
+  Values x(kCount);
+  FastRandom random(2);
+  for (std::size_t i = 0; i < kCount; i += 1000) x[i] = random.bell();
+  for (std::size_t i = kCount - 4; i < kCount; ++i) x[i] = 100.0f + static_cast<float>(i - kCount);
+  const Source source = {x.data(), ElementType::f32, kCount, 0, {}, {}};
+  Selection selection;
+  selection.choose({&source, 1}, 4, {});
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(selection.places()[i], kCount - 4 + i);
+}
+
+}  // namespace
+}  // namespace tightwire::testing
