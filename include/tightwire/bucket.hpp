@@ -42,6 +42,12 @@ struct Bucket {
   std::vector<sparse::PlannedSparse> planned_sparse;
   sparse::Plan sparse_plan;
 
+  // What is drawn at random, and the drawn elements as parameters of their own.
+  BucketPart drawn;
+  std::vector<sparse::PlannedSparse> planned_random;
+  std::vector<PlannedParameter> drawn_elements;
+  BucketPlan random_plan;
+
   mutable Engine::Operation operation;
   std::uint32_t sequence = 0;  ///< reductions begun
   bool started = false;        ///< begun and not yet waited for

@@ -86,7 +86,6 @@ class CodecReader {
       if (!random) return top_k;
       return RandomK{.ratio = top_k.ratio,
                      .values = top_k.values,
-                     .warm_up_steps = top_k.warm_up_steps,
                      .without_feedback = top_k.without_feedback};
     } catch (const Error& error) {
       throw fail(error.what());
@@ -97,7 +96,7 @@ class CodecReader {
     const std::string_view key = take(value, '=');
     if (key == "ratio") {
       top_k.ratio = number<double>(option, value, "");
-    } else if (key == "warm-up") {
+    } else if (!random && key == "warm-up") {
       top_k.warm_up_steps = number<std::uint32_t>(option, value, " of steps");
     } else if (option == "without-feedback") {
       top_k.without_feedback = true;
@@ -108,8 +107,8 @@ class CodecReader {
     } else if (!random && option == "union") {
       top_k.reselect = false;
     } else {
-      throw fail("unknown option \"" + std::string(option) + "\"; known: ratio=<0..1>, warm-up=<steps>, " +
-                 (random ? "" : "per-bucket, sampled, union, ") + "without-feedback");
+      throw fail("unknown option \"" + std::string(option) + "\"; known: ratio=<0..1>, " +
+                 (random ? "" : "per-bucket, sampled, union, warm-up=<steps>, ") + "without-feedback");
     }
   }
   void read_rotation(std::string_view rest) {

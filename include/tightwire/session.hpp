@@ -15,6 +15,7 @@
 #include <tightwire/agreement.hpp>
 #include <tightwire/bucket.hpp>
 #include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/collective/random_reduction.hpp>
 #include <tightwire/collective/sparse_reduction.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
@@ -68,6 +69,7 @@ class Session {
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
     channel_ = transport_->next_channel();
     sparse_channel_ = transport_->next_channel();
+    random_channel_ = transport_->next_channel();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -273,14 +275,18 @@ class Session {
       const Bucket& bucket = buckets_[id];
       text += "bucket " + std::to_string(id) + " of parameters";
       for (const ParameterId p : bucket.parameters) text += " " + std::to_string(p);
-      text += ":";
-      if (!bucket.planned.empty())
-        text += " " + std::string(to_string(bucket.plan.algorithm)) + ", " + std::to_string(bucket.plan.chunks.size()) +
-                " chunks, " + std::to_string(bucket.plan.wire_bytes(0)) + " bytes from rank 0";
+      std::string parts;
+      const auto part = [&](const std::string& more) { parts += (parts.empty() ? ": " : "; ") + more; };
+      const auto bytes = [](const BucketPlan& plan) {
+        return std::string(to_string(plan.algorithm)) + ", " + std::to_string(plan.chunks.size()) + " chunks, " +
+               std::to_string(plan.wire_bytes(0)) + " bytes from rank 0";
+      };
+      if (!bucket.planned.empty()) part(bytes(bucket.plan));
       if (!bucket.planned_sparse.empty())
-        text += std::string(bucket.planned.empty() ? " " : "; ") + "sparse " + to_string(bucket.sparse_plan.algorithm) +
-                " of " + std::to_string(bucket.sparse_plan.elements()) + " elements";
-      text += "\n";
+        part("topk " + std::string(to_string(bucket.sparse_plan.algorithm)) + " of " +
+             std::to_string(bucket.sparse_plan.elements()) + " elements");
+      if (!bucket.planned_random.empty()) part("randomk " + bytes(bucket.random_plan));
+      text += parts + "\n";
     }
     return text;
   }
@@ -358,8 +364,12 @@ class Session {
                     "\"without-feedback\" to have it all the same");
         if (options_.error_feedback) sender_region_[id] = memory_.add(parameter.count);
         if (options_.momentum) momentum_region_[id] = memory_.add(parameter.count);
-        bucket.chosen.add(i);
-        bucket.planned_sparse.push_back({parameter.count, parameter.type, *sparse, number});
+        (sparse->random ? bucket.drawn : bucket.chosen).add(i);
+        (sparse->random ? bucket.planned_random : bucket.planned_sparse)
+            .push_back({parameter.count, parameter.type, *sparse, number});
+        if (sparse->random)
+          bucket.drawn_elements.push_back(
+              {sparse->chosen(parameter.count, 0), ElementType::f32, sparse->values, number, false});
         continue;
       }
       auto coder = codec.coder(parameter.type);
@@ -373,7 +383,9 @@ class Session {
     bucket.pointers.resize(bucket.parameters.size());
     bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
     bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, transport_->size(), options_.plan);
-    if (options_.momentum) bucket.chosen.momenta.resize(bucket.chosen.positions.size());
+    bucket.random_plan = make_plan(bucket.drawn_elements, transport_->size(), options_.plan);
+    if (options_.momentum)
+      for (BucketPart* part : {&bucket.chosen, &bucket.drawn}) part->momenta.resize(part->positions.size());
     const bool two_shot = bucket.plan.algorithm == Algorithm::two_shot;
     const std::size_t owned = two_shot ? bucket.plan.owned[static_cast<std::size_t>(transport_->rank())] : 0;
     bucket.has_owner_residual = options_.error_feedback && owned != 0;
@@ -396,6 +408,11 @@ class Session {
       if (!bucket.planned_sparse.empty())
         reductions.push_back(std::make_unique<SparseReduction>(*transport_, bucket.sparse_plan, sparse_identity,
                                                                divisor, options_.momentum));
+      const FrameIdentity random_identity{fingerprint_, random_channel_, static_cast<std::uint32_t>(id)};
+      if (!bucket.planned_random.empty())
+        reductions.push_back(std::make_unique<RandomReduction>(*transport_, bucket.planned_random, bucket.random_plan,
+                                                               bucket.drawn_elements, random_identity, divisor,
+                                                               options_.momentum));
       bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
                               (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
@@ -404,7 +421,7 @@ class Session {
 
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
-    for (BucketPart* part : {&bucket.blocks, &bucket.chosen})
+    for (BucketPart* part : {&bucket.blocks, &bucket.chosen, &bucket.drawn})
       for (std::size_t i = 0; i < part->positions.size(); ++i) {
         const ParameterId id = bucket.parameters[part->positions[i]];
         part->pointers[i] = bucket.pointers[part->positions[i]];
@@ -413,7 +430,7 @@ class Session {
       }
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     std::size_t next = 0;
-    for (const BucketPart* part : {&bucket.blocks, &bucket.chosen}) {
+    for (const BucketPart* part : {&bucket.blocks, &bucket.chosen, &bucket.drawn}) {
       if (part->positions.empty()) continue;
       bucket.operation.reductions[next++]->begin({.data = part->pointers,
                                                   .senders = part->senders,
@@ -489,7 +506,7 @@ class Session {
 
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
-  std::uint32_t channel_ = 0, sparse_channel_ = 0;
+  std::uint32_t channel_ = 0, sparse_channel_ = 0, random_channel_ = 0;
   std::vector<Parameter> parameters_;
   std::vector<BucketId> bucket_of_;
   std::vector<ErrorMemory::Region> sender_region_;    // kNoBucket: cannot lose anything

@@ -39,7 +39,6 @@ struct TopK {
 struct RandomK {
   double ratio = 0.01;
   Codec values = Dense{};
-  std::uint32_t warm_up_steps = 0;
   /// Elements are then sent 1 / ratio times as large, so that the mean is right (unbiased), and the others are lost.
   bool without_feedback = false;
 };
@@ -114,7 +113,6 @@ inline Codec::Codec(const RandomK& random_k)
     : sparse_(detail::checked({.random = true,
                                .ratio = random_k.ratio,
                                .values = nullptr,
-                               .warm_up_steps = random_k.warm_up_steps,
                                .without_feedback = random_k.without_feedback},
                               random_k.values, "randomk")) {}
 
