@@ -36,7 +36,7 @@ Options parse(int argc, char** argv) {
   Options options;
   CLI::App app{"All-reduce beside memcpy and Open MPI, as ratios in one run"};
   app.add_option("--sizes", options.sizes_mib, "gradient sizes in MiB of fp32")->delimiter(',');
-  app.add_option("--codecs", options.codecs, "codecs of the Session")->delimiter(',');
+  app.add_option("--codecs", options.codecs, "codecs of the Session: exact, int4:block=32, topk:ratio=0.01");
   app.add_flag("!--no-feedback", options.feedback, "without error feedback");
   app.add_flag("!--no-rollback", options.rollback, "residuals in place, one copy");
   app.add_option("--rounds", options.rounds, "rounds that count")->check(CLI::Range(3, 1000));
@@ -101,7 +101,7 @@ struct Bench {
                               session.all_reduce(std::span<float>(data, count));
                               session.commit();
                             },
-                            session->bucket_plan(0).wire_bytes(transport->rank()),
+                            0,
                             {}});
     }
 
@@ -112,6 +112,8 @@ struct Bench {
         tightwire::gather_values(*transport, static_cast<std::uint64_t>((bench::own_cpu_seconds() - cpu) * 1e6));
     double own = 0;
     for (const std::uint64_t microseconds : used) own += static_cast<double>(microseconds) * 1e-6;
+    for (std::size_t i = 0; i < sessions.size(); ++i)
+      contenders[contenders.size() - sessions.size() + i].wire_bytes = sessions[i]->bucket_statistics(0).sent_bytes;
     if (transport->rank() == 0) report(mib, contenders, load.share(own));
   }
 
@@ -124,7 +126,7 @@ struct Bench {
         std::find_if(contenders.begin(), contenders.end(), [](const auto& c) { return c.name == "exact"; });
     nlohmann::json rows = nlohmann::json::array();
     if (!options.json)
-      fmt::print("\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n",
+      fmt::print("\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<24}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n",
                  mib, transport->size(), transport->describe(), 100 * foreign, "", "median us", "best us", "x memcpy",
                  peer != nullptr ? "vs Open MPI" : "", "vs exact", options.link_mbit > 0 ? "x wire" : "");
     for (const bench::Contender& c : contenders) {
@@ -157,7 +159,7 @@ struct Bench {
     const auto cell = [&](const char* key, int digits) {
       return row.contains(key) ? fmt::format("{:.{}f}", row[key].get<double>(), digits) : std::string();
     };
-    fmt::print("{:<16}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", row["name"].get<std::string>(), cell("median_us", 1),
+    fmt::print("{:<24}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", row["name"].get<std::string>(), cell("median_us", 1),
                cell("best_us", 1), cell("times_memcpy", 2), cell("speedup_over_open_mpi", 2),
                cell("speedup_over_exact", 2), cell("times_wire_bound", 3));
   }

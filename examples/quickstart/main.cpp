@@ -37,14 +37,18 @@ struct Arguments {
 void describe(CLI::App& app, Arguments& arguments) {
   app.option_defaults()->always_capture_default();
   quickstart::TrainingOptions& training = arguments.training;
-  app.add_option("--codec", arguments.codecs, "Trainings to run, one after another: " + tightwire::codec_names())
-      ->delimiter(',');
+  app.add_option("--codec", arguments.codecs,
+                 "Trainings to run, one after another: specifications such as int4:block=32 or topk:ratio=0.01; names "
+                 "are " +
+                     tightwire::codec_names());
   app.add_option("--epochs", training.epochs, "Times each image is seen")->check(CLI::Range(1, 1000));
   app.add_option("--steps", training.steps_per_epoch, "Steps per epoch; 0: as many as the images suffice for");
   app.add_option("--batch", training.batch_per_rank, "Images per rank and step")->check(CLI::Range(1, 10'000));
   app.add_option("--seed", training.seed, "Of the first weights and of the order of the images");
   app.add_option("--learning-rate", training.learning_rate, "At its highest, after the warm-up");
   app.add_option("--momentum", training.momentum, "Of the optimizer");
+  app.add_flag("--momentum-correction", training.momentum_correction,
+               "Apply momentum before elements are chosen, and none in the optimizer; for topk");
   app.add_flag("!--no-error-feedback", training.error_feedback,
                "Forget what a codec drops instead of adding it next time");
   app.add_option("--data", arguments.data, "Directory of Fashion-MNIST");

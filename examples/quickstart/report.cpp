@@ -31,7 +31,7 @@ nlohmann::json to_json(const TrainingOptions& options) {
   return {{"codec", options.codec},      {"error_feedback", options.error_feedback},
           {"epochs", options.epochs},    {"batch_per_rank", options.batch_per_rank},
           {"seed", options.seed},        {"learning_rate", options.learning_rate},
-          {"momentum", options.momentum}};
+          {"momentum", options.momentum}, {"momentum_correction", options.momentum_correction}};
 }
 
 nlohmann::json to_json(const TrainingResult& result) {
@@ -67,7 +67,8 @@ std::string ratio_to_exact(const TrainingResult& result, const std::vector<Train
 }  // namespace
 
 std::string title(const TrainingOptions& options) {
-  return options.codec + (options.error_feedback || options.codec == "exact" ? "" : ", no feedback");
+  return options.codec + (options.momentum_correction ? ", momentum correction" : "") +
+         (options.error_feedback || options.codec == "exact" ? "" : ", no feedback");
 }
 
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
@@ -76,7 +77,7 @@ void ProgressLines::operator()(const Progress& progress) {
   const tightwire::TimePoint now = tightwire::Clock::now();
   if (progress.step != progress.steps && now < printed_ + std::chrono::seconds(1)) return;
   printed_ = now;
-  fmt::print("{:<8} epoch {}/{}  step {:>3}/{}  loss {:.3f}  {:>6.0f} images/s  {} sent per rank and step\n",
+  fmt::print("{} epoch {}/{}  step {:>3}/{}  loss {:.3f}  {:>6.0f} images/s  {} sent per rank and step\n",
              title(progress.options), progress.epoch, progress.options.epochs, progress.step, progress.steps,
              progress.loss, progress.images_per_second,
              readable_bytes(static_cast<double>(progress.last_step.sent_bytes)));
@@ -96,7 +97,7 @@ std::string describe_differences(const TrainingResult& result) {
 }
 
 std::string table(const std::vector<TrainingResult>& results) {
-  constexpr const char* kRow = "{:<20} {:>10} {:>9} {:>12} {:>10} {:>8} {:>11} {:>7}  {}\n";
+  constexpr const char* kRow = "{:<36} {:>10} {:>9} {:>12} {:>10} {:>8} {:>11} {:>7}  {}\n";
   std::string text = fmt::format(kRow, "", "", "test", "sent per", "sent", "fewer", "time in", "", "ranks") +
                      fmt::format(kRow, "codec", "final loss", "accuracy", "step", "in all", "bytes", "all-reduce",
                                  "time", "identical");

@@ -118,13 +118,17 @@ TrainingResult train(const std::shared_ptr<tightwire::Transport>& transport, con
 
   use_one_deterministic_thread();
   Network network(options.seed);
-  torch::optim::SGD optimizer(network.parameters(),
-                              torch::optim::SGDOptions(options.learning_rate).momentum(options.momentum));
+  const auto sgd =
+      torch::optim::SGDOptions(options.learning_rate).momentum(options.momentum_correction ? 0 : options.momentum);
+  torch::optim::SGD optimizer(network.parameters(), sgd);
   WarmUpThenCosine schedule(optimizer, options.learning_rate, steps * static_cast<std::size_t>(options.epochs));
 
   // What data-parallel training needs of tightwire: a Session that knows the parameters ...
-  tightwire::Session session(
-      transport, {.codec = tightwire::parse_codec(options.codec), .error_feedback = options.error_feedback});
+  tightwire::SessionOptions session_options{.codec = tightwire::parse_codec(options.codec),
+                                            .error_feedback = options.error_feedback};
+  if (options.momentum_correction)
+    session_options.momentum = {.factor = static_cast<float>(options.momentum), .optimizer_momentum = sgd.momentum()};
+  tightwire::Session session(transport, session_options);
   for (const auto& parameter : network.named_parameters())
     session.add(parameter.key(), parameter.value().sizes().vec());
   session.seal();

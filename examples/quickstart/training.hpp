@@ -23,6 +23,7 @@ struct TrainingOptions {
   std::uint64_t seed = 1;       ///< of the first weights and of the order of the images
   double learning_rate = 0.05;  ///< at its highest, see WarmUpThenCosine
   double momentum = 0.9;
+  bool momentum_correction = false;  ///< applied by the Session before elements are chosen, not by the optimizer
 };
 
 struct Epoch {

@@ -84,9 +84,7 @@ class CodecReader {
     while (!options.empty()) read_sparse_option(take(options, ','), random, top_k);
     try {
       if (!random) return top_k;
-      return RandomK{.ratio = top_k.ratio,
-                     .values = top_k.values,
-                     .without_feedback = top_k.without_feedback};
+      return RandomK{.ratio = top_k.ratio, .values = top_k.values, .without_feedback = top_k.without_feedback};
     } catch (const Error& error) {
       throw fail(error.what());
     }

@@ -24,6 +24,11 @@ inline Residual advanced(Residual residual, std::size_t by) {
   return residual ? Residual{residual.before + by, residual.after + by, residual.past_cache} : Residual{};
 }
 
+/// Makes one element as if the step had not happened; 0 where what was before is overwritten already.
+inline void undo(const Residual& residual, std::size_t i) {
+  if (residual) residual.after[i] = residual.before == residual.after ? 0.0f : residual.before[i];
+}
+
 /// A codec on a device: the three verbs every collective is written in. One virtual call moves a whole slice (thousands
 /// of elements), so it costs nothing.
 ///

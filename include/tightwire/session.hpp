@@ -14,12 +14,11 @@
 
 #include <tightwire/agreement.hpp>
 #include <tightwire/bucket.hpp>
-#include <tightwire/collective/block_reduction.hpp>
-#include <tightwire/collective/random_reduction.hpp>
-#include <tightwire/collective/sparse_reduction.hpp>
+#include <tightwire/bucket_planning.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/host/momentum.hpp>
+#include <tightwire/session_description.hpp>
 #include <tightwire/session_options.hpp>
 #include <tightwire/statistics.hpp>
 
@@ -67,9 +66,7 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    channel_ = transport_->next_channel();
-    sparse_channel_ = transport_->next_channel();
-    random_channel_ = transport_->next_channel();
+    channels_ = {transport_->next_channel(), transport_->next_channel(), transport_->next_channel()};
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -125,8 +122,10 @@ class Session {
     require_open_for("seal");
     try {
       fill_buckets();
-      for (BucketId id = 0; id < buckets_.size(); ++id) plan(buckets_[id]);
-      fingerprint_ = agree(*transport_, channel_, description(), options_.timeout);
+      parameter_memory_.resize(parameters_.size());
+      BucketPlanning planning(options_, *transport_, memory_);
+      for (Bucket& bucket : buckets_) planning.plan(bucket, parameters_, parameter_memory_);
+      fingerprint_ = agree(*transport_, channels_.blocks, description(), options_.timeout);
     } catch (const std::exception&) {
       failure_ = std::current_exception();
       throw;
@@ -245,7 +244,8 @@ class Session {
   /// a bucket lost (in the order of its shares). Empty where nothing can be lost.
   std::span<const float> sender_residual(ParameterId id) const {
     if (id >= parameters_.size()) throw bad("there is no parameter " + std::to_string(id));
-    return engine_ && has_residual(id) ? memory_.committed(sender_region_[id]) : std::span<const float>{};
+    const bool has = engine_ && parameter_memory_[id].residual != ParameterMemory::kNone;
+    return has ? memory_.committed(parameter_memory_[id].residual) : std::span<const float>{};
   }
   std::span<const float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);
@@ -254,42 +254,7 @@ class Session {
 
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
   /// and bytes. Equal on all ranks; this is what `seal` compares.
-  std::string description() const {
-    std::string text =
-        "wire version " + std::to_string(kWireVersion) + "\nworld size " + std::to_string(transport_->size()) +
-        "\noperation " + (options_.average ? "mean" : "sum") + "\nerror feedback " +
-        (options_.error_feedback ? "on" : "off") + "\nrollback " + (options_.rollback ? "on" : "off") +
-        "\nnon-finite policy " + to_string(options_.nonfinite) + describe_momentum() + "\nseed " +
-        std::to_string(options_.seed) + "\nelements of a share " +
-        (options_.plan.share_elements == 0 ? "automatic" : std::to_string(options_.plan.share_elements)) + "\n";
-    for (ParameterId id = 0; id < parameters_.size(); ++id) {
-      const Parameter& p = parameters_[id];
-      text += "parameter " + std::to_string(id) + " \"" + p.name + "\" [";
-      for (std::size_t d = 0; d < p.shape.size(); ++d) text += (d ? "," : "") + std::to_string(p.shape[d]);
-      text += "] " + std::string(to_string(p.type)) + " ";
-      const Codec& codec = options_.policy.choose(p, options_.codec);
-      const bool stochastic = !codec.sparse() && codec.coder(p.type)->stochastic(options_.error_feedback);
-      text += codec.spec() + (stochastic ? ", rounded stochastically\n" : "\n");
-    }
-    for (BucketId id = 0; id < buckets_.size(); ++id) {
-      const Bucket& bucket = buckets_[id];
-      text += "bucket " + std::to_string(id) + " of parameters";
-      for (const ParameterId p : bucket.parameters) text += " " + std::to_string(p);
-      std::string parts;
-      const auto part = [&](const std::string& more) { parts += (parts.empty() ? ": " : "; ") + more; };
-      const auto bytes = [](const BucketPlan& plan) {
-        return std::string(to_string(plan.algorithm)) + ", " + std::to_string(plan.chunks.size()) + " chunks, " +
-               std::to_string(plan.wire_bytes(0)) + " bytes from rank 0";
-      };
-      if (!bucket.planned.empty()) part(bytes(bucket.plan));
-      if (!bucket.planned_sparse.empty())
-        part("topk " + std::string(to_string(bucket.sparse_plan.algorithm)) + " of " +
-             std::to_string(bucket.sparse_plan.elements()) + " elements");
-      if (!bucket.planned_random.empty()) part("randomk " + bytes(bucket.random_plan));
-      text += parts + "\n";
-    }
-    return text;
-  }
+  std::string description() const { return detail::describe(options_, transport_->size(), parameters_, buckets_); }
 
  private:
   friend class Handle;
@@ -329,7 +294,9 @@ class Session {
     return buckets_[id];
   }
 
-  bool has_residual(ParameterId id) const { return options_.error_feedback && sender_region_[id] != kNoBucket; }
+  Residual open(ErrorMemory::Region region) {
+    return region == ParameterMemory::kNone ? Residual{} : memory_.open(region);
+  }
 
   void fill_buckets() {
     std::vector<ParameterId> open;
@@ -347,49 +314,6 @@ class Session {
       bytes += size;
     }
     close();
-    sender_region_.assign(parameters_.size(), kNoBucket);
-    momentum_region_.assign(parameters_.size(), kNoBucket);
-  }
-
-  void plan(Bucket& bucket) {
-    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-      const ParameterId id = bucket.parameters[i];
-      const Parameter& parameter = parameters_[id];
-      const Codec& codec = options_.policy.choose(parameter, options_.codec);
-      const auto number = static_cast<std::uint32_t>(id);
-      if (const SparseSettings* sparse = codec.sparse()) {
-        if (!options_.error_feedback && !sparse->without_feedback)
-          throw bad("seal: \"" + parameter.name + "\" is " + codec.spec() +
-                    " and error_feedback is off: what is not sent would be lost, and training fails; ask for "
-                    "\"without-feedback\" to have it all the same");
-        if (options_.error_feedback) sender_region_[id] = memory_.add(parameter.count);
-        if (options_.momentum) momentum_region_[id] = memory_.add(parameter.count);
-        (sparse->random ? bucket.drawn : bucket.chosen).add(i);
-        (sparse->random ? bucket.planned_random : bucket.planned_sparse)
-            .push_back({parameter.count, parameter.type, *sparse, number});
-        if (sparse->random)
-          bucket.drawn_elements.push_back(
-              {sparse->chosen(parameter.count, 0), ElementType::f32, sparse->values, number, false});
-        continue;
-      }
-      auto coder = codec.coder(parameter.type);
-      if (options_.error_feedback && !coder->lossless(parameter.type))
-        sender_region_[id] = memory_.add(parameter.count);
-      if (options_.momentum) momentum_region_[id] = memory_.add(parameter.count);
-      const bool stochastic = coder->stochastic(options_.error_feedback);
-      bucket.blocks.add(i);
-      bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
-    }
-    bucket.pointers.resize(bucket.parameters.size());
-    bucket.plan = make_plan(bucket.planned, transport_->size(), options_.plan);
-    bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, transport_->size(), options_.plan);
-    bucket.random_plan = make_plan(bucket.drawn_elements, transport_->size(), options_.plan);
-    if (options_.momentum)
-      for (BucketPart* part : {&bucket.chosen, &bucket.drawn}) part->momenta.resize(part->positions.size());
-    const bool two_shot = bucket.plan.algorithm == Algorithm::two_shot;
-    const std::size_t owned = two_shot ? bucket.plan.owned[static_cast<std::size_t>(transport_->rank())] : 0;
-    bucket.has_owner_residual = options_.error_feedback && owned != 0;
-    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
   }
 
   /// All that needs memory, once the ranks agree.
@@ -398,21 +322,7 @@ class Session {
     engine_ = std::make_unique<Engine>(transport_, options_.timeout, buckets_.size());
     for (BucketId id = 0; id < buckets_.size(); ++id) {
       Bucket& bucket = buckets_[id];
-      const FrameIdentity identity{fingerprint_, channel_, static_cast<std::uint32_t>(id)};
-      const float divisor = options_.average ? static_cast<float>(transport_->size()) : 1.0f;
-      auto& reductions = bucket.operation.reductions;
-      if (!bucket.planned.empty())
-        reductions.push_back(
-            std::make_unique<BlockReduction>(*transport_, bucket.plan, bucket.planned, identity, divisor));
-      const FrameIdentity sparse_identity{fingerprint_, sparse_channel_, static_cast<std::uint32_t>(id)};
-      if (!bucket.planned_sparse.empty())
-        reductions.push_back(std::make_unique<SparseReduction>(*transport_, bucket.sparse_plan, sparse_identity,
-                                                               divisor, options_.momentum));
-      const FrameIdentity random_identity{fingerprint_, random_channel_, static_cast<std::uint32_t>(id)};
-      if (!bucket.planned_random.empty())
-        reductions.push_back(std::make_unique<RandomReduction>(*transport_, bucket.planned_random, bucket.random_plan,
-                                                               bucket.drawn_elements, random_identity, divisor,
-                                                               options_.momentum));
+      make_reductions(bucket, *transport_, fingerprint_, static_cast<std::uint32_t>(id), channels_, options_);
       bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
                               (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
@@ -425,8 +335,8 @@ class Session {
       for (std::size_t i = 0; i < part->positions.size(); ++i) {
         const ParameterId id = bucket.parameters[part->positions[i]];
         part->pointers[i] = bucket.pointers[part->positions[i]];
-        part->senders[i] = has_residual(id) ? memory_.open(sender_region_[id]) : Residual{};
-        if (!part->momenta.empty()) part->momenta[i] = memory_.open(momentum_region_[id]);
+        part->senders[i] = open(parameter_memory_[id].residual);
+        if (!part->momenta.empty()) part->momenta[i] = open(parameter_memory_[id].momentum);
       }
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     std::size_t next = 0;
@@ -462,7 +372,7 @@ class Session {
     for (const std::size_t position : bucket.blocks.positions) {
       const Parameter& parameter = parameters_[bucket.parameters[position]];
       host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
-                           memory_.open(momentum_region_[bucket.parameters[position]]));
+                           open(parameter_memory_[bucket.parameters[position]].momentum));
     }
   }
   /// Scales the gradient of this rank down to its part of `clip_norm`.
@@ -477,14 +387,6 @@ class Session {
     for (ParameterId id = 0; id < data.size(); ++id)
       host::scale(parameters_[id].type, data[id], parameters_[id].count, factor);
   }
-  std::string describe_momentum() const {
-    const MomentumCorrection& momentum = options_.momentum;
-    if (!momentum) return "";
-    return "\nmomentum correction " + std::to_string(momentum.factor) + (momentum.nesterov ? ", Nesterov" : "") +
-           (momentum.masking ? "" : ", without masking") +
-           (momentum.clip_norm != 0.0f ? ", clipped to " + std::to_string(momentum.clip_norm) : "");
-  }
-
   void require_finite(const Bucket& bucket) const {
     if (options_.nonfinite == NonFinitePolicy::error && bucket.last.nonfinite != 0)
       throw Error(Errc::nonfinite, where() + bucket.operation.name + " held " + std::to_string(bucket.last.nonfinite) +
@@ -506,11 +408,10 @@ class Session {
 
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
-  std::uint32_t channel_ = 0, sparse_channel_ = 0, random_channel_ = 0;
+  Channels channels_;
   std::vector<Parameter> parameters_;
   std::vector<BucketId> bucket_of_;
-  std::vector<ErrorMemory::Region> sender_region_;    // kNoBucket: cannot lose anything
-  std::vector<ErrorMemory::Region> momentum_region_;  // kNoBucket: no momentum correction
+  std::vector<ParameterMemory> parameter_memory_;
   ErrorMemory memory_;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t steps_ = 0;

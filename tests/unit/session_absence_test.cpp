@@ -15,7 +15,7 @@
 #include "support/ranks.hpp"
 #include "support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_absence {
 namespace {
 
 using std::chrono::milliseconds;
@@ -214,4 +214,4 @@ TEST(Absence, AFailureClosesTheSessionForGood) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_absence

@@ -12,7 +12,7 @@
 #include "support/ranks.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_bytes {
 namespace {
 
 constexpr std::size_t kHeader = 64;
@@ -168,4 +168,4 @@ TEST(Bytes, StatisticsAddUpOverStepsAndForgetNothingRolledBack) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_bytes

@@ -14,7 +14,7 @@
 #include "support/ranks.hpp"
 #include "support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_damaged_frame {
 namespace {
 
 using std::chrono::milliseconds;
@@ -172,4 +172,4 @@ TEST(DamagedFrame, OneThatComesTwiceIsRefusedWhenItsTurnWouldCome) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_damaged_frame

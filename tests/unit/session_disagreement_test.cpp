@@ -13,7 +13,7 @@
 #include "support/ranks.hpp"
 #include "support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_disagreement {
 namespace {
 
 struct Disagreement {
@@ -97,4 +97,4 @@ TEST(Disagreement, TheTransportServesTheNextSessionThatAgrees) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_disagreement

@@ -14,7 +14,7 @@
 #include "support/ranks.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_engine {
 namespace {
 
 using std::chrono::milliseconds;
@@ -236,4 +236,4 @@ TEST(Engine, WaitingIsSleeping) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_engine

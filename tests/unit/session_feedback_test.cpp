@@ -11,7 +11,7 @@
 #include "support/model.hpp"
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_feedback {
 namespace {
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::two_shot, Algorithm::one_shot};
@@ -283,4 +283,4 @@ TEST(Feedback, ZeroStaysZeroNextToLargeValues) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_feedback

@@ -13,7 +13,7 @@
 #include "support/model.hpp"
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_misuse {
 namespace {
 
 Model two_parameters() {
@@ -281,4 +281,4 @@ TEST(Use, ABucketWithoutElementsEndsAtOnce) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_misuse

@@ -12,7 +12,7 @@
 #include "support/ranks.hpp"
 #include "support/residuals.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_momentum {
 namespace {
 
 /// What plain SGD must subtract at each step to be momentum SGD, as torch.optim.SGD computes it, in double.
@@ -167,4 +167,4 @@ TEST(MomentumCorrection, CannotBeAppliedTwice) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_momentum

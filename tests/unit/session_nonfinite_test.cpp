@@ -15,7 +15,7 @@
 #include "support/residuals.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_nonfinite {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -246,4 +246,4 @@ TEST(LossScaler, RecoversFromAnOverflowWithFeedbackOn) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_nonfinite

@@ -15,7 +15,7 @@
 #include "support/residuals.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_random {
 namespace {
 
 SessionOptions with(Algorithm algorithm) {
@@ -62,7 +62,9 @@ TEST(RandomK, MeansOfTheDrawnElementsAndNothingElse) {
         const Model model = one_parameter(2000, RandomK{.ratio = 0.05});
         const auto session = sealed_session(transport, model, with(algorithm));
         Gradients gradients(model);
-        gradients.fill([&](std::size_t, std::size_t i) { return static_cast<float>(i + 1) * static_cast<float>(transport->rank() + 1); });
+        gradients.fill([&](std::size_t, std::size_t i) {
+          return static_cast<float>(i + 1) * static_cast<float>(transport->rank() + 1);
+        });
         session->all_reduce(gradients.pointers());
         std::size_t drawn = 0;
         for (std::size_t i = 0; i < 2000; ++i) {
@@ -195,4 +197,4 @@ TEST(RandomK, NotFiniteIsCountedAndLeavesNoTrace) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_random

@@ -10,7 +10,7 @@
 #include <tightwire/local_transport.hpp>
 #include <tightwire/session.hpp>
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_rounding {
 namespace {
 
 constexpr std::int64_t kRows = 64, kColumns = 96;
@@ -124,4 +124,4 @@ TEST(SessionRounding, AveragesOutWithoutFeedback) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_rounding

@@ -18,7 +18,7 @@
 #include "support/reference_session.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_same_bits {
 namespace {
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::two_shot, Algorithm::one_shot};
@@ -274,4 +274,4 @@ TEST(SameBits, ScalingByAPowerOfTwoScalesTheResult) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_same_bits

@@ -15,7 +15,7 @@
 #include "support/residuals.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_sparse {
 namespace {
 
 using Rows = std::vector<std::vector<float>>;
@@ -403,4 +403,4 @@ TEST(SessionSparse, SpecsAreReadAndRefused) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_sparse

@@ -70,7 +70,10 @@ struct Cost {
 
 /// What `kSteps` steps cost on all ranks together, after a few in which every rank is late once.
 Cost steady_cost(const SessionOptions& options, bool background) {
-  const Model model = mixed_model();
+  Model model = mixed_model();
+  model.push_back({"topk", {5000}, ElementType::f32, TopK{.ratio = 0.02}});
+  model.push_back({"topk in 8", {900}, ElementType::bf16, TopK{.ratio = 0.1, .values = Int8{}}});
+  model.push_back({"randomk", {2000}, ElementType::f32, RandomK{.ratio = 0.1, .values = Int8{}}});
   Cost at[2];
   int reached = 0;
   std::barrier line(kRanks, [&]() noexcept { at[reached++] = {allocations.load(), page_faults()}; });

@@ -12,7 +12,7 @@
 #include "support/residuals.hpp"
 #include "support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_step {
 namespace {
 
 TEST(Step, ARolledBackStepNeverHappened) {
@@ -175,4 +175,4 @@ TEST(Accumulation, IsOneReductionAndOneStep) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_step

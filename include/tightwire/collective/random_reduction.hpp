@@ -85,8 +85,8 @@ class RandomReduction final : public Reduction {
     ReductionInput inner = input_;
     inner.data = data_;
     inner.senders = senders_;
-    inner.owner = owner_lost_.empty() || !input_.senders.front() ? Residual{}
-                                                                 : Residual{nothing_.data(), owner_lost_.data()};
+    inner.owner =
+        owner_lost_.empty() || !input_.senders.front() ? Residual{} : Residual{nothing_.data(), owner_lost_.data()};
     inner_.begin(inner);
   }
   void gather(std::size_t p) {
@@ -94,16 +94,18 @@ class RandomReduction final : public Reduction {
     const Residual residual = input_.senders[p];
     sparse::draw(input_.seed, input_.sequence, parameter.number, parameter.count, indices_[p]);
     if (residual) {
-      const sparse::Source source{input_.data[p], parameter.type, parameter.count, 0, residual,
-                                  input_.momenta.empty() ? Residual{} : input_.momenta[p]};
+      const sparse::Source source{input_.data[p],  parameter.type,
+                                  parameter.count, 0,
+                                  residual,        input_.momenta.empty() ? Residual{} : input_.momenta[p]};
       adder_.add({&source, 1}, momentum_);
       for (std::size_t i = 0; i < indices_[p].size(); ++i) {
         float& kept = residual.after[indices_[p][i]];
         values_[p][i] = kept;
+        if (!std::isfinite(kept)) undo(source.momentum, indices_[p][i]);
         kept = 0.0f;
         if (masks(p)) source.momentum.after[indices_[p][i]] = 0.0f;
       }
-      statistics_.nonfinite += forget_nonfinite(residual, parameter.count);
+      statistics_.nonfinite += forget_nonfinite(source);
     } else {
       // The others are lost, so these stand for them.
       const float weight = static_cast<float>(parameter.count) / static_cast<float>(indices_[p].size());
@@ -122,15 +124,17 @@ class RandomReduction final : public Reduction {
     return x;
   }
   /// What is not finite and was not drawn must not stay. Returns how many elements that were.
-  static std::uint64_t forget_nonfinite(const Residual& residual, std::size_t count) {
+  static std::uint64_t forget_nonfinite(const sparse::Source& source) {
+    const float* const sums = source.residual.after;
     std::uint32_t largest = 0;
-    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, sparse::magnitude_key(residual.after[i]));
+    for (std::size_t i = 0; i < source.count; ++i) largest = std::max(largest, sparse::magnitude_key(sums[i]));
     if (largest < detail::kInfinityBits) return 0;
     std::uint64_t met = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (std::isfinite(residual.after[i])) continue;
+    for (std::size_t i = 0; i < source.count; ++i) {
+      if (std::isfinite(sums[i])) continue;
       ++met;
-      residual.after[i] = residual.before == residual.after ? 0.0f : residual.before[i];
+      undo(source.residual, i);
+      undo(source.momentum, i);
     }
     return met;
   }

@@ -114,13 +114,16 @@ class Contribution {
     if (!residual) return nonfinite;
     sent_.resize(count);
     coder.decode(ElementType::f32, {.wire = wire, .count = count, .out = sent_.data()});
-    const bool in_place = residual.before == residual.after;
+    const Residual momentum =
+        input_->momenta.empty() ? Residual{} : advanced(input_->momenta[piece.parameter], piece.begin);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t e = entries_.indices[i];
-      if (std::isfinite(sent_[i]))
+      if (std::isfinite(sent_[i])) {
         residual.after[e] = entries_.values[i] - sent_[i];
-      else  // as if the step had not happened
-        residual.after[e] = in_place ? 0.0f : residual.before[e];
+      } else {
+        undo(residual, e);
+        undo(momentum, e);
+      }
     }
     mask_momentum(piece);
     return nonfinite;

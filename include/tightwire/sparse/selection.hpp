@@ -240,9 +240,8 @@ class Selection {
   void forget(std::uint32_t place) {
     ++forgotten_;
     const Source& source = source_of(place);
-    if (!source.residual) return;
-    const std::size_t i = place - source.first;
-    source.residual.after[i] = source.residual.before == source.residual.after ? 0.0f : source.residual.before[i];
+    undo(source.residual, place - source.first);
+    undo(source.momentum, place - source.first);
   }
 
   /// The sum at a place, before the pass that forms all of them.

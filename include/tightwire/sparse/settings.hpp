@@ -110,11 +110,9 @@ inline Codec::Codec(const TopK& top_k)
                                .without_feedback = top_k.without_feedback},
                               top_k.values, "topk")) {}
 inline Codec::Codec(const RandomK& random_k)
-    : sparse_(detail::checked({.random = true,
-                               .ratio = random_k.ratio,
-                               .values = nullptr,
-                               .without_feedback = random_k.without_feedback},
-                              random_k.values, "randomk")) {}
+    : sparse_(detail::checked(
+          {.random = true, .ratio = random_k.ratio, .values = nullptr, .without_feedback = random_k.without_feedback},
+          random_k.values, "randomk")) {}
 
 inline std::string Codec::spec() const { return sparse_ ? sparse_->spec() : coder_ ? coder_->spec() : "exact"; }
 

@@ -1,0 +1,110 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tightwire/bucket.hpp>
+#include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/collective/random_reduction.hpp>
+#include <tightwire/collective/sparse_reduction.hpp>
+#include <tightwire/error_memory.hpp>
+#include <tightwire/policy.hpp>
+#include <tightwire/session_options.hpp>
+
+namespace tightwire {
+
+/// Where the memory of a parameter is: what its contributions lost, and its momentum.
+struct ParameterMemory {
+  static constexpr ErrorMemory::Region kNone = static_cast<ErrorMemory::Region>(-1);
+  ErrorMemory::Region residual = kNone;
+  ErrorMemory::Region momentum = kNone;
+};
+
+/// Decides how the parameters of a bucket are reduced, and what memory that takes.
+class BucketPlanning {
+ public:
+  BucketPlanning(const SessionOptions& options, const Transport& transport, ErrorMemory& memory)
+      : options_(options), rank_(transport.rank()), ranks_(transport.size()), memory_(memory) {}
+
+  /// Throws Error(invalid_argument) for top-k or random-k without error feedback.
+  void plan(Bucket& bucket, const std::vector<Parameter>& parameters, std::vector<ParameterMemory>& memory) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const std::size_t id = bucket.parameters[i];
+      add(bucket, i, parameters[id], memory[id]);
+    }
+    bucket.pointers.resize(bucket.parameters.size());
+    bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
+    bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, ranks_, options_.plan);
+    bucket.random_plan = make_plan(bucket.drawn_elements, ranks_, options_.plan);
+    if (options_.momentum)
+      for (BucketPart* part : {&bucket.chosen, &bucket.drawn}) part->momenta.resize(part->positions.size());
+    const bool two_shot = bucket.plan.algorithm == Algorithm::two_shot;
+    const std::size_t owned = two_shot ? bucket.plan.owned[static_cast<std::size_t>(rank_)] : 0;
+    bucket.has_owner_residual = options_.error_feedback && owned != 0;
+    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
+  }
+
+ private:
+  void add(Bucket& bucket, std::size_t position, const Parameter& parameter, ParameterMemory& memory) {
+    const Codec& codec = options_.policy.choose(parameter, options_.codec);
+    const auto number = static_cast<std::uint32_t>(bucket.parameters[position]);
+    if (options_.momentum) memory.momentum = memory_.add(parameter.count);
+    if (const SparseSettings* sparse = codec.sparse()) {
+      require_feedback(parameter, *sparse);
+      if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
+      (sparse->random ? bucket.drawn : bucket.chosen).add(position);
+      (sparse->random ? bucket.planned_random : bucket.planned_sparse)
+          .push_back({parameter.count, parameter.type, *sparse, number});
+      if (sparse->random)
+        bucket.drawn_elements.push_back(
+            {sparse->chosen(parameter.count, 0), ElementType::f32, sparse->values, number, false});
+      return;
+    }
+    auto coder = codec.coder(parameter.type);
+    if (options_.error_feedback && !coder->lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
+    const bool stochastic = coder->stochastic(options_.error_feedback);
+    bucket.blocks.add(position);
+    bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
+  }
+  void require_feedback(const Parameter& parameter, const SparseSettings& sparse) const {
+    if (options_.error_feedback || sparse.without_feedback) return;
+    throw Error(Errc::invalid_argument,
+                "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " + sparse.spec() +
+                    " and error_feedback is off: what is not sent would be lost, and training fails; ask for "
+                    "\"without-feedback\" to have it all the same");
+  }
+
+  const SessionOptions& options_;
+  int rank_;
+  int ranks_;
+  ErrorMemory& memory_;
+};
+
+/// Channels of a Session's reductions, one per kind, so that their messages never meet.
+struct Channels {
+  std::uint32_t blocks = 0, sparse = 0, random = 0;
+};
+
+/// Takes the memory of a planned bucket's reductions: blocks, top-k, random-k, as far as there are any.
+inline void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerprint, std::uint32_t number,
+                            const Channels& channels, const SessionOptions& options) {
+  const float divisor = options.average ? static_cast<float>(transport.size()) : 1.0f;
+  const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel, number}; };
+  auto& reductions = bucket.operation.reductions;
+  if (!bucket.planned.empty())
+    reductions.push_back(
+        std::make_unique<BlockReduction>(transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor));
+  if (!bucket.planned_sparse.empty())
+    reductions.push_back(std::make_unique<SparseReduction>(transport, bucket.sparse_plan, identity(channels.sparse),
+                                                           divisor, options.momentum));
+  if (!bucket.planned_random.empty())
+    reductions.push_back(std::make_unique<RandomReduction>(transport, bucket.planned_random, bucket.random_plan,
+                                                           bucket.drawn_elements, identity(channels.random), divisor,
+                                                           options.momentum));
+}
+
+}  // namespace tightwire

@@ -1,0 +1,70 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <tightwire/bucket.hpp>
+#include <tightwire/policy.hpp>
+#include <tightwire/session_options.hpp>
+#include <tightwire/version.hpp>
+
+namespace tightwire::detail {
+
+inline std::string describe(const MomentumCorrection& momentum) {
+  if (!momentum) return "off";
+  return std::to_string(momentum.factor) + (momentum.nesterov ? ", Nesterov" : "") +
+         (momentum.masking ? "" : ", without masking") +
+         (momentum.clip_norm != 0.0f ? ", clipped to " + std::to_string(momentum.clip_norm) : "");
+}
+
+inline std::string describe(const Parameter& parameter, const SessionOptions& options) {
+  std::string text = "\"" + parameter.name + "\" [";
+  for (std::size_t d = 0; d < parameter.shape.size(); ++d) text += (d ? "," : "") + std::to_string(parameter.shape[d]);
+  text += "] " + std::string(to_string(parameter.type)) + " ";
+  const Codec& codec = options.policy.choose(parameter, options.codec);
+  const bool stochastic = !codec.sparse() && codec.coder(parameter.type)->stochastic(options.error_feedback);
+  return text + codec.spec() + (stochastic ? ", rounded stochastically" : "");
+}
+
+inline std::string describe(const BucketPlan& plan) {
+  return std::string(to_string(plan.algorithm)) + ", " + std::to_string(plan.chunks.size()) + " chunks, " +
+         std::to_string(plan.wire_bytes(0)) + " bytes from rank 0";
+}
+
+inline std::string describe(const Bucket& bucket) {
+  std::string text = "of parameters";
+  for (const std::size_t parameter : bucket.parameters) text += " " + std::to_string(parameter);
+  std::string parts;
+  const auto part = [&](const std::string& more) { parts += (parts.empty() ? ": " : "; ") + more; };
+  if (!bucket.planned.empty()) part(describe(bucket.plan));
+  if (!bucket.planned_sparse.empty())
+    part("topk " + std::string(to_string(bucket.sparse_plan.algorithm)) + " of " +
+         std::to_string(bucket.sparse_plan.elements()) + " elements");
+  if (!bucket.planned_random.empty()) part("randomk " + describe(bucket.random_plan));
+  return text + parts;
+}
+
+/// What ranks must have alike, line by line.
+template <class Buckets>
+std::string describe(const SessionOptions& options, int ranks, const std::vector<Parameter>& parameters,
+                     const Buckets& buckets) {
+  std::string text;
+  const auto line = [&](const std::string& more) { text += more + "\n"; };
+  line("wire version " + std::to_string(kWireVersion));
+  line("world size " + std::to_string(ranks));
+  line(std::string("operation ") + (options.average ? "mean" : "sum"));
+  line(std::string("error feedback ") + (options.error_feedback ? "on" : "off"));
+  line(std::string("rollback ") + (options.rollback ? "on" : "off"));
+  line(std::string("non-finite policy ") + to_string(options.nonfinite));
+  if (options.momentum) line("momentum correction " + describe(options.momentum));
+  line("seed " + std::to_string(options.seed));
+  line("elements of a share " +
+       (options.plan.share_elements == 0 ? "automatic" : std::to_string(options.plan.share_elements)));
+  for (std::size_t id = 0; id < parameters.size(); ++id)
+    line("parameter " + std::to_string(id) + " " + describe(parameters[id], options));
+  for (std::size_t id = 0; id < buckets.size(); ++id)
+    line("bucket " + std::to_string(id) + " " + describe(buckets[id]));
+  return text;
+}
+
+}  // namespace tightwire::detail
