@@ -50,9 +50,9 @@ struct Read {
   TIGHTWIRE_INLINE static float run(const Job& job) {
     host::Lanes<float, W> sums[4] = {host::Lanes<float, W>(0.0f), host::Lanes<float, W>(0.0f),
                                      host::Lanes<float, W>(0.0f), host::Lanes<float, W>(0.0f)};
-    for (std::size_t i = 0; i + 4 * W <= job.count; i += 4 * W)
-      TIGHTWIRE_UNROLL(4)
-    for (int k = 0; k < 4; ++k) sums[k] = sums[k] + host::Lanes<float, W>::load(job.x + i + static_cast<std::size_t>(k * W));
+    for (std::size_t i = 0; i + 4 * W <= job.count; i += 4 * W) TIGHTWIRE_UNROLL(4)
+    for (int k = 0; k < 4; ++k)
+      sums[k] = sums[k] + host::Lanes<float, W>::load(job.x + i + static_cast<std::size_t>(k * W));
     const host::Lanes<float, W> sum = sums[0] + sums[1] + sums[2] + sums[3];
     return sum.v[0];
   }
@@ -126,12 +126,9 @@ nlohmann::json measure(const Options& options, double ratio) {
                     {"milliseconds", 1e3 * median(times[i])},
                     {"reads", median(ratios(times[i], times[read]))},
                     {"adds", median(ratios(times[i], times[kAdd]))}});
-  return {{"elements", n},
-          {"ratio", ratio},
-          {"k", k},
-          {"level", to_string(level)},
-          {"foreign_percent", foreign.percent()},
-          {"rows", rows}};
+  return {
+      {"elements", n}, {"ratio", ratio}, {"k", k}, {"level", to_string(level)}, {"foreign_percent", foreign.percent()},
+      {"rows", rows}};
 }
 
 void print(const nlohmann::json& result) {

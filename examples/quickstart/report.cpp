@@ -28,9 +28,9 @@ nlohmann::json to_json(const Epoch& epoch) {
 }
 
 nlohmann::json to_json(const TrainingOptions& options) {
-  return {{"codec", options.codec},      {"error_feedback", options.error_feedback},
-          {"epochs", options.epochs},    {"batch_per_rank", options.batch_per_rank},
-          {"seed", options.seed},        {"learning_rate", options.learning_rate},
+  return {{"codec", options.codec},       {"error_feedback", options.error_feedback},
+          {"epochs", options.epochs},     {"batch_per_rank", options.batch_per_rank},
+          {"seed", options.seed},         {"learning_rate", options.learning_rate},
           {"momentum", options.momentum}, {"momentum_correction", options.momentum_correction}};
 }
 

@@ -92,8 +92,8 @@ TEST(SparseDamage, AnotherLengthThanAnnouncedIsAnError) {
 TEST(SparseDamage, WhatDoesNotComeIsATimeoutThatNamesItsSender) {
   for (const FrameKind kind : {FrameKind::contribution, FrameKind::result})
     for (const std::uint64_t part : {kAnnouncement, kFrame}) {
-      const auto outcomes =
-          reduce_with(kind, part, [] { return Fault{.drop = true}; }, std::chrono::milliseconds(400));
+      const auto outcomes = reduce_with(
+          kind, part, [] { return Fault{.drop = true}; }, std::chrono::milliseconds(400));
       EXPECT_EQ(outcomes[1].error, Errc::timeout);
       EXPECT_TRUE(contains(outcomes[1].message, "waiting for rank 0"));
     }

@@ -148,6 +148,13 @@ class SparseReduction final : public Reduction {
     headers_ = memory_.data();
     std::byte* at = headers_ + headers;
     for (std::size_t i = 0; i < outgoing + incoming; ++i, at += stride) slots_.emplace_back(transport_, at, stride);
+    for (const sparse::PlannedSparse& p : plan_.parameters) {
+      const std::size_t chosen = p.settings.chosen(p.count, 0), most = std::min(p.count, 2 * chosen + 64);
+      for (sparse::Entries& entries : received_) entries.reserve(most);
+      sums_.reserve(std::min(p.count, ranks_ * most));
+      decoded_.reserve(std::min(p.count, ranks_ * most));
+      largest_.reserve(std::min(p.count, ranks_ * most));
+    }
   }
 
   // Places of frames and announcements: contributions out, the result out, contributions in, results in.

@@ -26,6 +26,16 @@ TIGHTWIRE_INLINE std::size_t append_large(const Lanes<float, W>& x, const Lanes<
   return found;
 }
 
+/// Whether any of several has |x| >= threshold. Mostly none has, and to look at them one by one costs more than to read
+/// them.
+template <int W>
+TIGHTWIRE_INLINE bool any_large(const Lanes<float, W> (&x)[4], std::uint32_t threshold) {
+  Lanes<int, W> most(0);
+  TIGHTWIRE_UNROLL(4)
+  for (int k = 0; k < 4; ++k) most = greatest(most, as_int(to_bits(x[k]) & Lanes<std::uint32_t, W>(kMagnitudeMask)));
+  return static_cast<std::uint32_t>(largest_lane(most)) >= threshold;
+}
+
 #if defined(__x86_64__)
 /// For every set of eight lanes, which of them come first.
 struct CompactTable {
@@ -56,9 +66,17 @@ TIGHTWIRE_TARGET_AVX512 inline std::size_t append_large(const Lanes<float, 16>& 
                                                         std::uint32_t threshold, float* values, std::uint32_t* places) {
   const __m512i magnitude = _mm512_and_si512((__m512i)x.v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
   const __mmask16 set = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(threshold)));
-  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(set, (__m512)x.v));
-  _mm512_storeu_si512(places, _mm512_maskz_compress_epi32(set, (__m512i)at.v));
-  return static_cast<std::size_t>(__builtin_popcount(set));
+  const auto found = static_cast<std::size_t>(__builtin_popcount(set));
+  // Seldom more than four, and long stores to any place cross cache lines.
+  const __m512 large = _mm512_maskz_compress_ps(set, (__m512)x.v);
+  const __m512i where = _mm512_maskz_compress_epi32(set, (__m512i)at.v);
+  _mm_storeu_ps(values, __builtin_shufflevector(large, large, 0, 1, 2, 3));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(places), __builtin_shufflevector(where, where, 0, 1));
+  if (found > 4) [[unlikely]] {
+    _mm512_storeu_ps(values, large);
+    _mm512_storeu_si512(places, where);
+  }
+  return found;
 }
 #endif
 

@@ -24,31 +24,55 @@ struct FindLarge {
     std::uint32_t* places;
     std::size_t found;  ///< before
     bool past_cache;    ///< `after` need not stay in the caches
+    bool seldom;        ///< a hint: not one in four hundred elements is as large
   };
 
   template <int W>
   TIGHTWIRE_INLINE static std::size_t run(const Job& job) {
-    if (job.before == nullptr) return find<W, false, false>(job);
-    return job.past_cache && is_aligned(job.after) ? find<W, true, true>(job) : find<W, true, false>(job);
+    return job.seldom ? find<W, true>(job) : find<W, false>(job);
   }
 
  private:
-  template <int W, bool Add, bool PastCache>
+  template <int W, bool Seldom>
   TIGHTWIRE_INLINE static std::size_t find(const Job& job) {
+    if (job.before == nullptr) return find<W, Seldom, false, false>(job);
+    return job.past_cache && is_aligned(job.after) ? find<W, Seldom, true, true>(job)
+                                                   : find<W, Seldom, true, false>(job);
+  }
+  /// With `Seldom`, groups without any are skipped by a branch, which must then seldom be mispredicted.
+  template <int W, bool Seldom, bool Add, bool PastCache>
+  TIGHTWIRE_INLINE static std::size_t find(const Job& job) {
+    // Copies, or they would be read again after every store.
+    const float* const x = job.x;
+    const float* const before = job.before;
+    float* const after = job.after;
+    const std::uint32_t threshold = job.threshold;
+    const std::size_t count = job.count;
+    float* const values = job.values;
+    std::uint32_t* const places = job.places;
     std::size_t found = job.found, i = 0;
     Lanes<std::uint32_t, W> place;
     for (int lane = 0; lane < W; ++lane) place.v[lane] = job.place + static_cast<std::uint32_t>(lane);
-    for (; i + W <= job.count; i += W) {
-      Lanes<float, W> v = Lanes<float, W>::load(job.x + i);
+    for (; i + 4 * W <= count; i += 4 * W) {
+      Lanes<float, W> v[4];
+      load<W>(x + i, v);
       if constexpr (Add) {
-        v = v + Lanes<float, W>::load(job.before + i);
-        if constexpr (PastCache)
-          detail::store_past_cache(v, job.after + i);
-        else
-          v.store(job.after + i);
+        add<W>(before + i, v);
+        TIGHTWIRE_UNROLL(4)
+        for (int k = 0; k < 4; ++k)
+          if constexpr (PastCache)
+            detail::store_past_cache(v[k], after + i + k * W);
+          else
+            v[k].store(after + i + k * W);
       }
-      found += detail::append_large(v, place, job.threshold, job.values + found, job.places + found);
-      place = place + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
+      if constexpr (Seldom)
+        if (!detail::any_large(v, threshold)) continue;
+      Lanes<std::uint32_t, W> at = place + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(i));
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < 4; ++k) {
+        found += detail::append_large(v[k], at, threshold, values + found, places + found);
+        at = at + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
+      }
     }
     for (; i < job.count; ++i) {
       float v = job.x[i];
@@ -59,6 +83,31 @@ struct FindLarge {
     }
     if constexpr (PastCache) detail::order_stores_past_cache();
     return found;
+  }
+};
+
+/// Keeps what is at least as large as a threshold, with its place, in front and in order. Returns how many. Room for 16
+/// more must be behind the end.
+struct KeepLarge {
+  struct Job {
+    float* values;
+    std::uint32_t* places;
+    std::size_t count;
+    std::uint32_t threshold;
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static std::size_t run(const Job& job) {
+    std::size_t kept = 0, i = 0;
+    for (; i + W <= job.count; i += W)
+      kept += detail::append_large(Lanes<float, W>::load(job.values + i), Lanes<std::uint32_t, W>::load(job.places + i),
+                                   job.threshold, job.values + kept, job.places + kept);
+    for (; i < job.count; ++i) {
+      const float x = job.values[i];
+      job.values[kept] = x;
+      job.places[kept] = job.places[i];
+      kept += (detail::to_bits(x) & detail::kMagnitudeMask) >= job.threshold ? 1 : 0;
+    }
+    return kept;
   }
 };
 

@@ -23,6 +23,11 @@ class Contribution {
       sources_.emplace_back(group.parameters.size());
     }
     chosen_.resize(plan.groups.size());
+    for (const PlannedSparse& p : plan.parameters) {
+      const std::size_t most = p.settings.chosen(p.count, 0);
+      entries_.reserve(most + most / 2);
+      sent_.reserve(most + most / 2);
+    }
   }
 
   /// Chooses. `rank` takes part in where samples are taken.

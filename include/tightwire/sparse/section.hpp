@@ -18,6 +18,10 @@ struct Entries {
   std::vector<float> values;
 
   std::size_t size() const { return indices.size(); }
+  void reserve(std::size_t count) {
+    indices.reserve(count);
+    values.reserve(count);
+  }
   void resize(std::size_t count) {
     indices.resize(count);
     values.resize(count);

@@ -42,7 +42,7 @@ struct SampleSeed {
 /// Sources hold the sums afterwards (in `residual.after`), the chosen elements too. Memory: about 16 k bytes.
 class Selection {
  public:
-  explicit Selection(host::Level level = host::level()) : level_(level), tile_(kTileElements) {}
+  explicit Selection(host::Level level = host::level()) : level_(level), tile_(kTileElements), largest_(level) {}
 
   /// `count` from 1 on. Places and values are ascending by place, until the next call.
   void choose(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum) {
@@ -99,12 +99,13 @@ class Selection {
     for (const Source& source : sources) elements_ += source.count;
     if (count != count_) {
       count_ = count;
-      threshold_ = 0;
+      threshold_ = last_least_ = 0;
       margin_ = kFirstMargin;
       room_ = count + std::max(count, kLeastRoom);
       places_.resize(room_ + kSlack);
       values_.resize(room_ + kSlack);
       sample_.reserve(kMostSample);
+      largest_.reserve(std::max(room_, kMostSample));
     }
   }
 
@@ -167,7 +168,8 @@ class Selection {
                                                  .values = values_.data(),
                                                  .places = places_.data(),
                                                  .found = found_,
-                                                 .past_cache = residual.past_cache});
+                                                 .past_cache = residual.past_cache,
+                                                 .seldom = threshold_known() && count_ < elements_ / 400});
   }
 
   const float* widened(const Source& source, std::size_t at, std::size_t length) {
@@ -204,8 +206,10 @@ class Selection {
   /// Keeps the `count_` largest so far. What comes later must be larger than the least of them, as of equals the first
   /// are chosen; but everything that is not finite must be found, so that it can be taken out of the residual.
   std::uint32_t cut_to_count() {
-    const std::uint32_t least = largest_.keep(values_.data(), places_.data(), found_, count_, kNonFinite,
-                                              [&](std::uint32_t place, float) { forget(place); });
+    const auto drop = [&](std::uint32_t place, float) { forget(place); };
+    const std::uint32_t least =
+        cut_ ? largest_.keep(values_.data(), places_.data(), found_, count_, kNonFinite, drop)
+             : largest_.keep_near(values_.data(), places_.data(), found_, count_, looked_for_, kNonFinite, drop);
     found_ = count_;
     now_ = std::min(least + 1, kNonFinite);
     return least;
@@ -213,23 +217,34 @@ class Selection {
 
   /// Makes an exact choice of what was found, looking again if that is too little.
   void settle() {
-    bool again = false;
-    while (found_ < count_ && looked_for_ > 1) {
-      again = true;
-      find_again(looked_for_ > 4 * kOctave ? looked_for_ - 2 * kOctave : 1);
-    }
-    if (again) margin_ = std::min(4 * margin_, kWidestMargin);
-    if (!again && !cut_ && found_ > count_ + count_ / 4) margin_ = std::max(margin_ / 2, kNarrowestMargin);
+    std::uint32_t lower = std::max(4 * margin_, kOctave / 16);
+    const bool again = found_ < count_ && looked_for_ > 1;
+    for (; found_ < count_ && looked_for_ > 1; lower = std::min(8 * lower, 16 * kOctave))
+      find_again(looked_for_ > lower ? looked_for_ - lower : 1);
+    if (again) margin_ = std::min(2 * margin_, kWidestMargin);
+    if (!again && cut_)
+      margin_ = std::max(margin_ / 2, kNarrowestMargin);
+    else if (!again && found_ > count_ + count_ / 4)
+      margin_ = std::max(margin_ / 8 * 7, kNarrowestMargin);
     if (found_ == 0) threshold_ = 0;
-    if (found_ != 0) {
+    if (found_ > count_) {
+      expect(cut_to_count());
+    } else if (found_ != 0) {
       std::uint32_t least = kAboveAll;
-      if (found_ > count_)
-        least = cut_to_count();
-      else
-        for (std::size_t i = 0; i < found_; ++i) least = std::min(least, magnitude_key(values_[i]));
-      threshold_ = least > margin_ ? std::min(least - margin_, kNonFinite) : 1;
+      for (std::size_t i = 0; i < found_; ++i) least = std::min(least, magnitude_key(values_[i]));
+      expect(least);
     }
     chosen_ = found_;
+  }
+
+  /// The next k-th magnitude will be about as much above or below this one as this is above or below the last:
+  /// residuals grow for as many steps as it takes to send each of them once.
+  void expect(std::uint32_t least) {
+    constexpr std::int64_t kMostDrift = 2 * std::int64_t{kOctave};
+    const std::int64_t drift = last_least_ == 0 ? 0 : std::int64_t{least} - std::int64_t{last_least_};
+    const std::int64_t next = std::int64_t{least} + std::clamp(drift, -kMostDrift, kMostDrift) - std::int64_t{margin_};
+    threshold_ = static_cast<std::uint32_t>(std::clamp(next, std::int64_t{1}, std::int64_t{kNonFinite}));
+    last_least_ = least;
   }
 
   const Source& source_of(std::uint32_t place) const {
@@ -287,6 +302,7 @@ class Selection {
   std::uint32_t looked_for_ = 1;  ///< the pass found everything from here on, unless it was cut
   std::uint32_t threshold_ = 0;   ///< for the next time; 0: unknown
   std::uint32_t margin_ = kFirstMargin;
+  std::uint32_t last_least_ = 0;
   bool cut_ = false;  ///< cut down to `count_` during the pass
   std::vector<std::uint32_t> places_;
   std::vector<float> values_;
