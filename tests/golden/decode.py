@@ -109,16 +109,52 @@ def rotate_back(x, size, seed):
         at += count
 
 
-def decode(name, block, data):
+def decode(name, block, data, count=COUNT):
     bits, size = bits_of(name), param_bytes(name)
-    codes_at = (-(-COUNT // block) * size + 15) // 16 * 16
+    codes_at = (-(-count // block) * size + 15) // 16 * 16
     codes = int.from_bytes(data[codes_at:], "little")
-    assert len(data) == codes_at + ((COUNT * bits + 7) // 8 + 15) // 16 * 16, "size"
+    assert len(data) == codes_at + ((count * bits + 7) // 8 + 15) // 16 * 16, "size"
     mask = (1 << bits) - 1
-    return [value(name, codes >> (i * bits) & mask, data, i // block * size) for i in range(COUNT)]
+    return [value(name, codes >> (i * bits) & mask, data, i // block * size) for i in range(count)]
+
+
+def indices_of(data, count, form, elements):
+    """The indices of a section, and where they end."""
+    at, indices = 8, []
+    if form == 2:
+        return list(range(elements)), at
+    if form == 1:
+        end = at + (elements + 7) // 8
+        return [i for i in range(elements) if data[at + i // 8] >> (i % 8) & 1], end
+    index = -1
+    for block in range(0, count, 64):
+        entries, width = min(64, count - block), data[at]
+        size = (entries * width + 7) // 8
+        gaps = int.from_bytes(data[at + 1 : at + 1 + size], "little")
+        for i in range(entries):
+            index += 1 + (gaps >> (i * width) & ((1 << width) - 1))
+            indices.append(index)
+        at += 1 + size
+    return indices, at
+
+
+def check_section(path):
+    data, elements = path.read_bytes(), 1000
+    count, form = int.from_bytes(data[:7], "little"), data[7]
+    assert form == ["gaps", "bitmap", "all"].index(path.name.split("_")[1])
+    indices, at = indices_of(data, count, form, elements)
+    values = decode(path.stem.split("_")[2], 256, data[at:], count)
+    expected = path.with_suffix(".entries").read_bytes()
+    if struct.pack(f"<{count}I{count}f", *indices, *values) != expected:
+        sys.exit(f"{path.name}: has other entries by docs/wire-format.md")
 
 
 def main():
+    sections = sorted(FOLDER.glob("section_*.wire"))
+    for path in sections:
+        check_section(path)
+    if len(sections) != 6:
+        sys.exit(f"{len(sections)} sections")
     files = sorted(FOLDER.glob("*.values.f32"))
     for path in files:
         stem = path.name[: -len(".values.f32")]

@@ -2,7 +2,9 @@
 // implementation. TIGHTWIRE_WRITE_GOLDEN=1 writes files that are missing, and never one that is there.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,6 +13,7 @@
 
 #include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/sparse/section.hpp>
 #include <tightwire/testing/calls.hpp>
 
 namespace tightwire::testing {
@@ -88,6 +91,44 @@ TEST(Golden, NoFileIsLeftOver) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(files, expected);
+}
+
+/// Entries among 1,000 elements, and the section that they make.
+TEST(Golden, SectionsOfSparseFrames) {
+  struct Case {
+    const char* form;
+    unsigned below;  ///< element i has an entry where i * 7919 % 1009 is below
+    sparse::IndexForm expected;
+  };
+  constexpr std::size_t kElements = 1000;
+  for (const auto& [form, below, expected] : {Case{"gaps", 40, sparse::IndexForm::gaps},
+                                              Case{"bitmap", 400, sparse::IndexForm::bitmap},
+                                              Case{"all", 1009, sparse::IndexForm::all}})
+    for (const char* values : {"dense", "int8"}) {
+      const auto coder = parse_codec(values).coder(ElementType::f32);
+      sparse::Entries entries;
+      for (std::uint32_t i = 0; i < kElements; ++i) {
+        const unsigned whole = i * 7919 % 1009;
+        if (whole >= below) continue;
+        entries.indices.push_back(i);
+        entries.values.push_back(std::ldexp(static_cast<float>(whole) - 20, static_cast<int>(i % 7) - 10));
+      }
+      const sparse::SectionSize size = sparse::section_size(*coder, entries.indices, kElements);
+      ASSERT_EQ(size.form, expected);
+      std::vector<std::byte> wire(size.bytes);
+      std::byte* const at = sparse::write_head(size.form, entries.indices, kElements, wire.data());
+      coder->encode(ElementType::f32, {entries.values.data(), {}, entries.size(), at});
+      std::span<const std::byte> rest(wire);
+      sparse::Entries read;
+      sparse::read_section(*coder, rest, kElements, read);
+      ASSERT_EQ(read.indices, entries.indices);
+      std::vector<std::byte> both(8 * read.size());
+      std::memcpy(both.data(), read.indices.data(), 4 * read.size());
+      std::memcpy(both.data() + 4 * read.size(), read.values.data(), 4 * read.size());
+      const std::string name = std::string("section_") + form + "_" + values;
+      expect_golden(name + ".wire", wire);
+      expect_golden(name + ".entries", both);
+    }
 }
 
 }  // namespace
