@@ -22,16 +22,16 @@ struct Claims<Dense> : DefaultClaims {
 };
 template <>
 struct Claims<Bf16> : DefaultClaims {
-  static double error_bound(double x, double) { return half_unit(x, 7, -126); }
+  static double error_bound(double x, double) { return std::max(half_unit(x, 7, -126), std::abs(x) - saturation); }
   static constexpr bool odd_symmetric = true;
-  static constexpr float largest = 0x1.fep127f;
+  static constexpr float saturation = 0x1.fep127f;
 };
 template <>
 struct Claims<Fp16> : DefaultClaims {
-  static double error_bound(double x, double) { return half_unit(x, 10, -14); }
+  static double error_bound(double x, double) { return std::max(half_unit(x, 10, -14), std::abs(x) - saturation); }
   static constexpr bool scale_invariant = false;
   static constexpr bool odd_symmetric = true;
-  static constexpr float largest = 65504.0f;
+  static constexpr float saturation = 65504.0f;
 };
 
 /// The step on the wire: to eight significant bits, and a normal number.

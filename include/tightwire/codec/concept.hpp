@@ -37,7 +37,7 @@ using ArithmeticOf = typename detail::ArithmeticOf<C>::Type;
 ///
 /// May have beside: `Stat::second_key`, `Stat::moment` (stat.hpp), `Arithmetic` (above), `round` and an
 /// `Arithmetic::code` with noise (rounding.hpp; then `unbiased_param`, if scales must be others for nothing to be
-/// clipped).
+/// clipped), `Arithmetic::finite_code` (the same as `code` in fewer operations, of elements of a finite block).
 ///
 /// A block of `block` elements shares one Param. Encoding forms the Stat of the block from the keys of its elements,
 /// turns it into the Param that goes on the wire, the Param into the Scale that stays in registers, and each element

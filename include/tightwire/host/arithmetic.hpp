@@ -14,7 +14,8 @@ namespace tightwire::host {
 using detail::Lanes;
 
 /// Codes and values of W elements: by functions that take Lanes (written with `auto`, as in the built-in codecs), else
-/// one element after the other. `Encoded` is what encoding leaves in registers.
+/// one element after the other. Elements are finite: parts that are not are worked on apart. `Encoded` is what encoding
+/// leaves in registers.
 template <class A, int W>
 struct Arithmetic {
   using Floats = Lanes<float, W>;
@@ -23,9 +24,11 @@ struct Arithmetic {
   using Encoded = Ints;
 
   TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
-    if constexpr (requires {
-                    { A::code(x, scale) } -> std::same_as<Ints>;
-                  }) {
+    if constexpr (requires { A::finite_code(x, scale); }) {
+      return A::finite_code(x, scale);
+    } else if constexpr (requires {
+                           { A::code(x, scale) } -> std::same_as<Ints>;
+                         }) {
       return A::code(x, scale);
     } else {
       Ints codes;

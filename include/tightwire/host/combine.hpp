@@ -105,6 +105,12 @@ class Combine {
 
   void put_encoded(std::size_t begin, std::size_t count) {
     Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
+    // A codec of the buffer's own type has no residual for what it would cut off: the sum is one the buffer cannot
+    // hold.
+    const int overflow = overflow_bits(type_);
+    if (lossless_ && type_ != ElementType::f32 && largest_bits(level_, tile.x, tile.units(), tile.added) >= overflow)
+        [[unlikely]]
+      overflow_to_infinity(sum_, tile.added, tile.units(), overflow);
     tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
     const bool finite = find_scales(codec_, tile, job_.wire, known_);
     if (rotation_) return put_rotated(tile, finite);

@@ -34,6 +34,7 @@ struct DefaultClaims {
   static constexpr bool odd_symmetric = false;   ///< -x decodes to minus what x does
   static constexpr bool keeps_extremes = true;   ///< the largest element of a block decodes to about itself
   static constexpr float largest = FLT_MAX;      ///< largest magnitude that decodes to something finite
+  static constexpr float saturation = FLT_MAX;   ///< finite magnitudes beyond decode to it, whatever their block
 };
 template <BlockCodec C>
 struct Claims : DefaultClaims {};
@@ -64,7 +65,12 @@ class NaiveCodec final : public ReferenceCodec {
     return codes_at(count) + (count * kBits + 127) / 128 * 16;
   }
 
-  Encoded encode(std::span<const float> x, ElementType rounded_to, const Noise* noise) const override {
+  Encoded encode(std::span<const float> values, ElementType rounded_to, const Noise* noise) const override {
+    // What a buffer of the type on the wire cannot hold does not saturate there in silence.
+    std::vector<float> x(values.begin(), values.end());
+    if (C::lossless(rounded_to) && rounded_to != ElementType::f32)
+      for (float& element : x)
+        if (!is_finite(rounded(rounded_to, element))) element = rounded(rounded_to, element);
     Encoded result{std::vector<std::byte>(wire_bytes(x.size())), std::vector<float>(x.size())};
     for (std::size_t b = 0; b * block() < x.size(); ++b) {
       const std::size_t end = std::min(x.size(), (b + 1) * block());
@@ -238,6 +244,7 @@ struct Subject {
   bool keeps_extremes = true;
   bool stochastic = false;  ///< has a choice of rounding
   float largest = 0;
+  float saturation = 0;
   double (*error_bound)(double x, double largest) = nullptr;
   std::unique_ptr<Coder> (*coder_at)(int block, host::Level level) = nullptr;
   std::unique_ptr<ReferenceCodec> (*reference_at)(int block) = nullptr;
@@ -262,6 +269,7 @@ Subject subject() {
   s.keeps_extremes = Claims<C>::keeps_extremes;
   s.stochastic = requires(C codec) { codec.round; };
   s.largest = Claims<C>::largest;
+  s.saturation = Claims<C>::saturation;
   s.error_bound = [](double x, double largest) { return Claims<C>::error_bound(x, largest); };
   s.coder_at = [](int block, host::Level level) -> std::unique_ptr<Coder> {
     C codec;
