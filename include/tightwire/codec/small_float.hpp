@@ -60,11 +60,30 @@ struct SmallFloat {
   }
 };
 
-using E4M3 = SmallFloat<4, 3, 0x7e>;        // OCP e4m3: no infinity, 448 the largest
-using E5M2 = SmallFloat<5, 2, 0x7b, 0x7c>;  // OCP e5m2: 57344 the largest
-using E2M1 = SmallFloat<2, 1, 0x07>;        // OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6
+// What codecs of a format are called, under a step and under a power of two, and what they promise under either.
+
+/// OCP e4m3: no infinity, 448 the largest.
+struct E4M3 : SmallFloat<4, 3, 0x7e> {
+  static constexpr std::string_view name = "fp8-e4m3", mx_name = "mxfp8-e4m3";
+  static constexpr float accuracy = 0.031f;
+};
+/// OCP e5m2: 57344 the largest.
+struct E5M2 : SmallFloat<5, 2, 0x7b, 0x7c> {
+  static constexpr std::string_view name = "fp8-e5m2", mx_name = "mxfp8-e5m2";
+  static constexpr float accuracy = 0.058f;
+};
+/// OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+struct E2M1 : SmallFloat<2, 1, 0x07> {
+  static constexpr std::string_view name = "fp4", mx_name = "mxfp4";
+  static constexpr float accuracy = 0.14f;
+};
+/// 0, and 2^(Bits - 1) - 1 powers of two.
 template <int Bits>
-using Powers = SmallFloat<Bits - 1, 0, (1 << (Bits - 1)) - 1>;  // 0, and 2^(Bits - 1) - 1 powers of two
+requires(Bits >= 3 && Bits <= 5) struct Powers : SmallFloat<Bits - 1, 0, (1 << (Bits - 1)) - 1> {
+  static constexpr std::string_view names[3] = {"nuq3", "nuq4", "nuq5"};
+  static constexpr std::string_view name = names[Bits - 3];
+  static constexpr float accuracy = Bits == 3 ? 0.35f : 0.22f;
+};
 
 /// A small float times a step. Their products are exact: at most 4 significant bits, and 8 of a bf16.
 template <class Format>
@@ -92,17 +111,8 @@ struct SmallFloatArithmetic {
 template <class Format>
 struct BlockFloat {
   static constexpr int bits = Format::bits;
-  static constexpr std::string_view name = std::is_same_v<Format, detail::E4M3>   ? "fp8-e4m3"
-                                           : std::is_same_v<Format, detail::E5M2> ? "fp8-e5m2"
-                                           : std::is_same_v<Format, detail::E2M1> ? "fp4"
-                                           : bits == 3                            ? "nuq3"
-                                           : bits == 4                            ? "nuq4"
-                                                                                  : "nuq5";
-  static constexpr float accuracy = std::is_same_v<Format, detail::E4M3>   ? 0.029f
-                                    : std::is_same_v<Format, detail::E5M2> ? 0.058f
-                                    : std::is_same_v<Format, detail::E2M1> ? 0.14f
-                                    : bits == 3                            ? 0.35f
-                                                                           : 0.22f;
+  static constexpr std::string_view name = Format::name;
+  static constexpr float accuracy = Format::accuracy;
   int block = bits == 8 ? 128 : 64;
   Rounding round = Rounding::automatic;
 
@@ -135,18 +145,16 @@ using Fp8E4M3 = BlockFloat<detail::E4M3>;
 using Fp8E5M2 = BlockFloat<detail::E5M2>;
 using Fp4 = BlockFloat<detail::E2M1>;
 template <int Bits>
-requires(Bits >= 3 && Bits <= 5) using Nuq = BlockFloat<detail::Powers<Bits>>;
+using Nuq = BlockFloat<detail::Powers<Bits>>;
 
 /// OCP Microscaling (MX 1.0): small floats under a power of two per block of 32, one exponent byte. The scale is
 /// 2^(exponent of the largest element - exponent of the largest float), so that elements up to twice the largest float
 /// saturate. Sums are formed in fp32 and encoded once, under a scale of their own.
 template <class Format>
 struct Mx {
-  static constexpr std::string_view name = std::is_same_v<Format, detail::E4M3>   ? "mxfp8-e4m3"
-                                           : std::is_same_v<Format, detail::E5M2> ? "mxfp8-e5m2"
-                                                                                  : "mxfp4";
+  static constexpr std::string_view name = Format::mx_name;
   static constexpr int bits = Format::bits;
-  static constexpr float accuracy = bits == 4 ? 0.13f : std::is_same_v<Format, detail::E4M3> ? 0.031f : 0.058f;
+  static constexpr float accuracy = Format::accuracy;
   int block = 32;
   Rounding round = Rounding::automatic;
 
