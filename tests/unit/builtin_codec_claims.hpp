@@ -105,6 +105,18 @@ struct Claims<Mx<Format>> : DefaultClaims {
 };
 
 template <>
+struct Claims<NvFp4> : DefaultClaims {
+  static double error_bound(double x, double largest) {
+    // The largest step is that of the largest element; parts whose factor comes out as 0 are below 6 * 2^-10 of the
+    // smallest that a block can share.
+    const double step = std::abs(largest) / 6 * (1 + 0x1p-7) * (1 + 0x1p-4);
+    return std::max(small_float_bound(x, step, 1, 0.5), largest == 0 ? 0 : 0x1.8p-124);
+  }
+  static constexpr bool idempotent = false;  // where a factor is subnormal
+  static constexpr bool odd_symmetric = true;
+};
+
+template <>
 struct Claims<Sign> : DefaultClaims {
   static constexpr bool keeps_extremes = false;
   static constexpr bool exact_zero = false;

@@ -83,7 +83,7 @@ class Combine {
           sources[k] = {nullptr, nullptr, own_source_};
           continue;
         }
-        loops_.scales_of({wire + form_.blocks(begin) * form_.param_bytes, form_.parts(count), source_scales_[k]});
+        loops_.scales_of({wire + form_.params_at(begin), form_.parts(count), form_.parts_per_block, source_scales_[k]});
         sources[k] = {codes_of(form_, loops_, wire + shape_.codes_at, begin, count, source_codes_[k]),
                       source_scales_[k], nullptr};
       }
