@@ -37,19 +37,38 @@ struct SmallFloat {
   /// Nearest, ties to even; what is larger than all becomes the largest. The sign is extended.
   TIGHTWIRE_HD static constexpr auto nearest_code(const auto& x) {
     const auto b = to_bits(x);
-    const auto t = least(from_bits(b & kMagnitudeMask), largest);
-    const auto m = to_bits(t);
-    const auto normal =
-        (m - (static_cast<std::uint32_t>(127 - bias) << 23) + ((1u << (shift - 1)) - 1) + (m >> shift & 1u)) >> shift;
-    const auto subnormal = to_bits(t + from_bits(align)) - align;
-    const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
-    return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+    const auto t = held(x);
+    if constexpr (Fraction == 0) {  // which of two neighbours is even, no mantissa says
+      const auto m = to_bits(t);
+      const auto normal =
+          (m - (static_cast<std::uint32_t>(127 - bias) << 23) + ((1u << 22) - 1) + (m >> 23 & 1u)) >> 23;
+      const auto subnormal = to_bits(t + from_bits(align)) - align;
+      const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
+      return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+    } else {
+      // Up to the end of the first normal binade codes count units of the last place. In every binade they go on by
+      // 2^Fraction, and units, twice as large, start again from 2^Fraction.
+      const auto binade = binade_of(t);
+      const auto units = as_int(to_bits(t + shift_in(binade))) - as_int(to_bits(shift_in(binade)));
+      const auto magnitude = units + ((binade - static_cast<int>(smallest_normal)) >> shift);
+      return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+    }
+  }
+  /// What that decodes to.
+  TIGHTWIRE_HD static constexpr auto nearest_value(const auto& x) {
+    if constexpr (Fraction == 0) {
+      return decoded(nearest_code(x));
+    } else {
+      const auto t = held(x);
+      const auto shift_here = shift_in(binade_of(t));
+      return from_bits(to_bits((t + shift_here) - shift_here) | (to_bits(x) & kSignMask));
+    }
   }
 
   /// Up or down by chance, `noise` in (-1/2, 1/2) of the distance between neighbours.
   TIGHTWIRE_HD static constexpr auto stochastic_code(const auto& x, const auto& noise) {
     const auto b = to_bits(x);
-    const auto t = least(from_bits(b & kMagnitudeMask), largest);
+    const auto t = held(x);
     const auto m = to_bits(t);
     const auto jitter = as_unsigned(nearest(noise * static_cast<float>(1 << shift)));
     const auto normal = (m - (static_cast<std::uint32_t>(127 - bias) << 23) + (1u << (shift - 1)) + jitter) >> shift;
@@ -57,6 +76,21 @@ struct SmallFloat {
     const auto subnormal = to_bits(greatest(t + noise * unit, 0.0f) + from_bits(align)) - align;
     const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
     return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+  }
+
+ private:
+  /// The magnitude, no more than the largest.
+  TIGHTWIRE_HD static constexpr auto held(const auto& x) {
+    // As integers, which compilers know how to compare in one instruction.
+    return from_bits(as_unsigned(least(as_int(to_bits(x) & kMagnitudeMask), static_cast<int>(to_bits(largest)))));
+  }
+  /// The power of two below, as bits; that of the smallest normal where floats are subnormal, as they are as far apart.
+  TIGHTWIRE_HD static constexpr auto binade_of(const auto& t) {
+    return greatest(as_int(to_bits(t) & kInfinityBits), static_cast<int>(smallest_normal));
+  }
+  /// 1.5 * 2^23 units of the last place: what it is added to is rounded to such units.
+  TIGHTWIRE_HD static constexpr auto shift_in(const auto& binade) {
+    return from_bits(as_unsigned(binade + (((23 - Fraction) << 23) | 0x400000)));
   }
 };
 
