@@ -33,6 +33,7 @@ class CodecReader {
         first == "topk" || first == "randomk")
       return read_sparse();
     std::string_view rest = text_;
+    refuse_open_end(rest);
     if (rest.find('+') != std::string_view::npos || rest.substr(0, rest.find(':')) == "hadamard") {
       const std::string_view rotation = take(rest, '+');
       if (rest.empty()) throw fail("a rotation needs a codec behind it: \"hadamard:32+int4\"");
@@ -77,7 +78,9 @@ class CodecReader {
   /// "topk:ratio=0.01,sampled+int8": options, then the codec of the values.
   Codec read_sparse() {
     std::string_view rest = text_;
+    refuse_open_end(rest);
     std::string_view options = take(rest, '+');
+    refuse_open_end(options);
     const bool random = take(options, ':') == "randomk";
     TopK top_k;
     if (!rest.empty()) top_k.values = CodecReader(rest).read();
@@ -109,11 +112,17 @@ class CodecReader {
                  (random ? "" : "per-bucket, sampled, union, warm-up=<steps>, ") + "without-feedback");
     }
   }
+  void refuse_open_end(std::string_view text) const {
+    if (text.ends_with(':') || text.ends_with(',') || text.ends_with('+'))
+      throw fail("nothing comes after the \"" + std::string(text.substr(text.size() - 1)) + "\"");
+  }
   void read_rotation(std::string_view rest) {
+    refuse_open_end(rest);
     const std::string_view name = take(rest, ':');
     if (name != "hadamard")
       throw fail("\"" + std::string(name) + "\" before a + is not known; known is hadamard:<size>");
-    settings_.hadamard = rest.empty() ? 32 : number<int>(rest, take(rest, ','), " of elements");
+    const std::string_view size = take(rest, ',');
+    settings_.hadamard = size.empty() ? 32 : number<int>(size, size, " of elements");
     if (rest.empty()) return;
     const std::string_view option = rest;
     if (take(rest, '=') != "seed") throw fail("unknown option \"" + std::string(option) + "\"; known: seed=<number>");
@@ -122,6 +131,8 @@ class CodecReader {
   void read_option(std::string_view option) {
     std::string_view value = option;
     const std::string_view key = take(value, '=');
+    if ((key == "block" && settings_.block) || (key == "round" && settings_.round))
+      throw fail("\"" + std::string(option) + "\": " + std::string(key) + " is given twice");
     if (key == "block") {
       settings_.block = number<int>(option, value, " of elements");
     } else if (key == "round") {

@@ -17,31 +17,34 @@ constexpr std::string_view to_string(ElementType type) {
 
 namespace detail {
 
-/// bf16 is the upper half of an fp32. Rounds to nearest even; NaN stays NaN. Bits in and out are 32 bits wide, so that
-/// the same lines serve several lanes.
+/// bf16 is the upper half of an fp32. What is no NaN, rounded to nearest even. Bits in and out are 32 bits wide, so
+/// that the same lines serve several lanes.
+TIGHTWIRE_HD constexpr auto bf16_rounded(const auto& b) { return (b + 0x7fffu + ((b >> 16) & 1u)) >> 16; }
+/// The same for any x: NaN stays NaN.
 TIGHTWIRE_HD constexpr auto bf16_bits(const auto& x) {
   const auto b = to_bits(x);
-  const auto rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
   const auto nan = as_int(b & kMagnitudeMask) > static_cast<int>(kInfinityBits);
-  return select(nan, (b >> 16) | 0x40u, rounded);
+  return select(nan, (b >> 16) | 0x40u, bf16_rounded(b));
 }
 TIGHTWIRE_HD constexpr auto bf16_value(const auto& h) { return from_bits(h << 16); }
 
-/// IEEE binary16, nearest even; beyond 65519.99 infinity, NaN stays NaN. No fp32 subnormal is formed on the way, so
-/// flush-to-zero modes do not change the result.
-TIGHTWIRE_HD constexpr auto f16_bits(const auto& x) {
-  const auto b = to_bits(x);
-  const auto magnitude = b & kMagnitudeMask;
-  const auto sign = (b >> 16) & 0x8000u;
+/// A magnitude below 65520 as IEEE binary16, nearest even. No fp32 subnormal is formed on the way, so flush-to-zero
+/// modes do not change the result.
+TIGHTWIRE_HD constexpr auto f16_magnitude(const auto& magnitude) {
   // Normal: rebias the exponent (127 -> 15), round at bit 13.
   const auto normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   // Below 2^-14: one unit of fp16's last place is 2^-24, which is that of 0.5f.
   const auto subnormal = to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000u;
+  return select(as_int(magnitude) < 0x38800000, subnormal, normal);
+}
+/// The same for any x: beyond 65519.99 infinity, NaN stays NaN.
+TIGHTWIRE_HD constexpr auto f16_bits(const auto& x) {
+  const auto b = to_bits(x);
+  const auto magnitude = b & kMagnitudeMask;
   const auto order = as_int(magnitude);
-  auto h = select(order < 0x38800000, subnormal, normal);
-  h = select(order >= 0x477ff000, 0x7c00u, h);
+  auto h = select(order >= 0x477ff000, 0x7c00u, f16_magnitude(magnitude));
   h = select(order > static_cast<int>(kInfinityBits), 0x7e00u, h);
-  return h | sign;
+  return h | ((b >> 16) & 0x8000u);
 }
 TIGHTWIRE_HD constexpr auto f16_value(const auto& h) {
   const auto magnitude = h & 0x7fffu;

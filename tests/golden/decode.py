@@ -39,7 +39,7 @@ def small_float(code, exponent_bits, fraction_bits, largest):
 
 
 FLOATS = {"fp8-e4m3": (4, 3, 0x7E), "fp8-e5m2": (5, 2, 0x7B), "fp4": (2, 1, 7), "mxfp8-e4m3": (4, 3, 0x7E), "mxfp8-e5m2": (5, 2, 0x7B),
-          "mxfp4": (2, 1, 7), "nuq3": (2, 0, 3), "nuq4": (3, 0, 7), "nuq5": (4, 0, 15)}
+          "mxfp4": (2, 1, 7), "nvfp4": (2, 1, 7), "nuq3": (2, 0, 3), "nuq4": (3, 0, 7), "nuq5": (4, 0, 15)}
 
 
 def bits_of(name):
@@ -53,12 +53,19 @@ def param_bytes(name):
         return 0
     if name.endswith("-affine"):
         return 8
-    if name.startswith("mx"):
+    if name.startswith(("mx", "nv")):
         return 1
     return 4 if name.startswith(("lloyd", "eden")) else 2
 
 
-def value(name, code, data, param):
+def param_at(name, block, i):
+    """Where the Param of element i lies. Blocks of nvfp4 have a bf16 and then a Param for every 16 elements."""
+    if name == "nvfp4":
+        return i // block * (2 + block // 16) + 2 + i % block // 16
+    return i // block * param_bytes(name)
+
+
+def value(name, code, data, param, shared):
     bits = bits_of(name)
     if name == "dense":
         return from_bits(code)
@@ -72,6 +79,8 @@ def value(name, code, data, param):
         return fp32((signed + (1 << (bits - 1))) * step + low)
     if name.startswith("mx"):
         return small_float(code, *FLOATS[name]) * math.ldexp(1, data[param] - 127)
+    if name == "nvfp4":
+        return small_float(code, *FLOATS[name]) * small_float(data[param], *FLOATS["fp8-e4m3"]) * bf16(data, shared)
     if name in FLOATS:
         return small_float(code, *FLOATS[name]) * bf16(data, param)
     if name.startswith(("lloyd", "eden")):
@@ -110,12 +119,12 @@ def rotate_back(x, size, seed):
 
 
 def decode(name, block, data, count=COUNT):
-    bits, size = bits_of(name), param_bytes(name)
-    codes_at = (-(-count // block) * size + 15) // 16 * 16
+    bits = bits_of(name)
+    codes_at = (param_at(name, block, count - 1) + param_bytes(name) + 15) // 16 * 16
     codes = int.from_bytes(data[codes_at:], "little")
     assert len(data) == codes_at + ((count * bits + 7) // 8 + 15) // 16 * 16, "size"
     mask = (1 << bits) - 1
-    return [value(name, codes >> (i * bits) & mask, data, i // block * size) for i in range(count)]
+    return [value(name, codes >> (i * bits) & mask, data, param_at(name, block, i), i // block * (2 + block // 16)) for i in range(count)]
 
 
 def indices_of(data, count, form, elements):

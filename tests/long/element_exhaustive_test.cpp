@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <thread>
 
+#include <tightwire/codec/dense.hpp>
 #include <tightwire/detail/flush_to_zero.hpp>
 #include <tightwire/element.hpp>
 
@@ -38,6 +39,30 @@ std::uint16_t reference(std::uint32_t bits, int exponent_bits, int fraction_bits
   return static_cast<std::uint16_t>(sign | (code >= infinity ? infinity : code));
 }
 
+/// What a buffer of 16-bit elements makes of a float.
+template <ElementType Type>
+struct Store {
+  static constexpr int exponent_bits = Type == ElementType::bf16 ? 8 : 5;
+  static constexpr std::uint16_t infinity = Type == ElementType::bf16 ? 0x7f80 : 0x7c00;
+  static std::uint16_t code(float x) { return detail::Element<Type>::store(x); }
+  static bool right(std::uint32_t bits, std::uint16_t code) {
+    const std::uint16_t expected = reference(bits, exponent_bits, 15 - exponent_bits);
+    if (expected == 0xffffu) return (code & 0x7fffu) > infinity && code >> 15 == bits >> 31;
+    return code == expected;
+  }
+};
+/// What the codecs make of it: saturated, and one NaN.
+template <ElementType Type>
+struct Cast : Store<Type> {
+  static std::uint16_t code(float x) { return static_cast<std::uint16_t>(DenseAs<Type>::code(x, {})); }
+  static bool right(std::uint32_t bits, std::uint16_t code) {
+    const std::uint16_t rounded = reference(bits, Store<Type>::exponent_bits, 15 - Store<Type>::exponent_bits);
+    if (rounded == 0xffffu) return code == (Type == ElementType::bf16 ? 0x7fc0 : 0x7e00);
+    const bool overflows = (rounded & 0x7fffu) == Store<Type>::infinity && (bits & 0x7fffffffu) != 0x7f800000u;
+    return code == rounded - (overflows ? 1 : 0);
+  }
+};
+
 struct Mismatches {
   std::atomic<std::uint64_t> count{0};
   std::atomic<std::uint32_t> example{0};
@@ -49,48 +74,43 @@ struct Mismatches {
 using Codes = std::array<std::uint16_t, 65536>;
 
 /// The codes of 65,536 neighbouring fp32 patterns.
-template <ElementType Type>
+template <class Conversion>
 [[gnu::noinline]] void encode(std::uint32_t upper_half, Codes& codes) {
   for (std::uint32_t lower_half = 0; lower_half < codes.size(); ++lower_half)
-    codes[lower_half] = detail::Element<Type>::store(detail::from_bits(upper_half << 16 | lower_half));
+    codes[lower_half] = Conversion::code(detail::from_bits(upper_half << 16 | lower_half));
 }
 
 /// Both floating point modes against the reference, for the upper halves in [begin, end).
-template <ElementType Type>
+template <class Conversion>
 void compare_range(std::uint32_t begin, std::uint32_t end, Mismatches& mismatches) {
-  constexpr int kExponentBits = Type == ElementType::bf16 ? 8 : 5;
-  constexpr int kFractionBits = 15 - kExponentBits;
-  constexpr std::uint32_t kInfinity = ((1u << kExponentBits) - 1) << kFractionBits;
   Codes plain{}, flushed{};
   for (std::uint32_t upper_half = begin; upper_half < end; ++upper_half) {
-    encode<Type>(upper_half, plain);
+    encode<Conversion>(upper_half, plain);
     {
       const detail::FlushToZero mode;
-      encode<Type>(upper_half, flushed);
+      encode<Conversion>(upper_half, flushed);
     }
     for (std::uint32_t lower_half = 0; lower_half < plain.size(); ++lower_half) {
       const std::uint32_t bits = upper_half << 16 | lower_half;
-      const std::uint16_t expected = reference(bits, kExponentBits, kFractionBits);
-      for (const std::uint16_t code : {plain[lower_half], flushed[lower_half]}) {
-        const bool is_nan = (code & 0x7fffu) > kInfinity && code >> 15 == bits >> 31;
-        if (expected == 0xffffu ? !is_nan : code != expected) mismatches.add(bits);
-      }
+      if (plain[lower_half] != flushed[lower_half] || !Conversion::right(bits, plain[lower_half])) mismatches.add(bits);
     }
   }
 }
 
 /// All 2^32 values of fp32, on two threads.
-template <ElementType Type>
+template <class Conversion>
 void compare_all() {
   Mismatches mismatches;
-  std::thread other([&] { compare_range<Type>(0, 0x8000u, mismatches); });
-  compare_range<Type>(0x8000u, 0x10000u, mismatches);
+  std::thread other([&] { compare_range<Conversion>(0, 0x8000u, mismatches); });
+  compare_range<Conversion>(0x8000u, 0x10000u, mismatches);
   other.join();
   EXPECT_EQ(mismatches.count, 0u) << "for example fp32 bits 0x" << std::hex << mismatches.example;
 }
 
-TEST(ElementExhaustive, EveryFloatToBfloat16) { compare_all<ElementType::bf16>(); }
-TEST(ElementExhaustive, EveryFloatToBinary16) { compare_all<ElementType::f16>(); }
+TEST(ElementExhaustive, EveryFloatToBfloat16) { compare_all<Store<ElementType::bf16>>(); }
+TEST(ElementExhaustive, EveryFloatToBinary16) { compare_all<Store<ElementType::f16>>(); }
+TEST(ElementExhaustive, EveryFloatThroughTheBf16Codec) { compare_all<Cast<ElementType::bf16>>(); }
+TEST(ElementExhaustive, EveryFloatThroughTheFp16Codec) { compare_all<Cast<ElementType::f16>>(); }
 
 }  // namespace
 }  // namespace tightwire

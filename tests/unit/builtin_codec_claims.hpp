@@ -22,16 +22,16 @@ struct Claims<Dense> : DefaultClaims {
 };
 template <>
 struct Claims<Bf16> : DefaultClaims {
-  static double error_bound(double x, double) { return half_unit(x, 7, -126); }
+  static double error_bound(double x, double) { return std::max(half_unit(x, 7, -126), std::abs(x) - saturation); }
   static constexpr bool odd_symmetric = true;
-  static constexpr float largest = 0x1.fep127f;
+  static constexpr float saturation = 0x1.fep127f;
 };
 template <>
 struct Claims<Fp16> : DefaultClaims {
-  static double error_bound(double x, double) { return half_unit(x, 10, -14); }
+  static double error_bound(double x, double) { return std::max(half_unit(x, 10, -14), std::abs(x) - saturation); }
   static constexpr bool scale_invariant = false;
   static constexpr bool odd_symmetric = true;
-  static constexpr float largest = 65504.0f;
+  static constexpr float saturation = 65504.0f;
 };
 
 /// The step on the wire: to eight significant bits, and a normal number.
@@ -101,6 +101,18 @@ struct Claims<Mx<Format>> : DefaultClaims {
     if (std::abs(x) > top * step) return std::abs(x) - top * step;  // saturates
     return small_float_bound(x, step, fraction, unit);
   }
+  static constexpr bool odd_symmetric = true;
+};
+
+template <>
+struct Claims<NvFp4> : DefaultClaims {
+  static double error_bound(double x, double largest) {
+    // The largest step is that of the largest element; parts whose factor comes out as 0 are below 6 * 2^-10 of the
+    // smallest that a block can share.
+    const double step = std::abs(largest) / 6 * (1 + 0x1p-7) * (1 + 0x1p-4);
+    return std::max(small_float_bound(x, step, 1, 0.5), largest == 0 ? 0 : 0x1.8p-124);
+  }
+  static constexpr bool idempotent = false;  // where a factor is subnormal
   static constexpr bool odd_symmetric = true;
 };
 

@@ -93,6 +93,41 @@ TEST(Codec, ReachOfANonFiniteElement) {
   }
 }
 
+/// Finite values beyond the wire type are cut off, and residuals have the rest; a sum that a buffer of that very type
+/// cannot hold is reported, since it has no residual.
+TEST(Codec, CastsSaturate) {
+  const std::pair<Subject, float> casts[] = {{subject<Bf16>(), 0x1.fep127f}, {subject<Fp16>(), 65504.0f}};
+  for (const auto& [codec, largest] : casts) {
+    const float beyond = std::nextafter(largest + (largest - std::nextafter(largest, 0.0f)), INFINITY);
+    std::vector<float> x(100, 1.0f);
+    x[3] = FLT_MAX, x[4] = -FLT_MAX, x[50] = beyond, x[51] = -largest, x[52] = INFINITY;
+    std::vector<float> expected = x;
+    expected[3] = expected[50] = largest, expected[4] = -largest;
+    const std::vector<float> before(100, 0.0f);
+    for (const host::Level level : levels()) {
+      const auto coder = codec.coder(level);
+      const EncodeOutput encoded = encode(*coder, ElementType::f32, x, before);
+      EXPECT_EQ(encoded.nonfinite, 1u) << codec.name;
+      EXPECT_EQ(decode(*coder, encoded.wire, 100), expected) << codec.name;
+      EXPECT_TRUE(same_bits(encoded.residual, residual_after(x, expected, before))) << codec.name;
+    }
+  }
+  for (const auto& [codec, type] :
+       {std::pair(subject<Bf16>(), ElementType::bf16), {subject<Fp16>(), ElementType::f16}}) {
+    CombineInput input;
+    input.type = type;
+    input.contributions.assign(2, std::vector<float>(100, 1.0f));
+    for (std::vector<float>& contribution : input.contributions) contribution[7] = -codec.saturation;
+    std::vector<std::vector<std::byte>> wires;
+    for (const auto& contribution : input.contributions)
+      wires.push_back(encode(*codec.coder(), type, contribution).wire);
+    const CombineOutput sum = combine(*codec.coder(), input, wires);
+    EXPECT_EQ(sum.nonfinite.result, 1u) << codec.name;
+    EXPECT_EQ(sum.out[7], -INFINITY) << codec.name;
+    EXPECT_EQ(sum.out[8], 2.0f) << codec.name;
+  }
+}
+
 /// Equal values are equal bytes: a NaN goes out as the canonical one, whatever its sign and payload.
 TEST(Codec, NaNsAreOneOnTheWire) {
   for (const Subject& codec : {subject<Dense>(), subject<Bf16>(), subject<Fp16>(), subject<Int8>(), subject<Int4>()}) {

@@ -63,7 +63,7 @@ TEST(Golden, Input) { expect_golden("input.f32", as_bytes(input())); }
 TEST(Golden, EveryCodecEncodesAndDecodesTheSameBytesAsEver) {
   std::vector<std::string> specs;
   for (const BuiltinCodec& codec : builtin_codecs()) specs.emplace_back(codec.name);
-  for (const char* more : {"int4:block=32", "hadamard:32+int4:block=32", "hadamard:256,seed=7+int8"})
+  for (const char* more : {"int4:block=32", "nvfp4:block=64", "hadamard:32+int4:block=32", "hadamard:256,seed=7+int8"})
     specs.emplace_back(more);
   const std::vector<float> x = input();
   for (const std::string& spec : specs) {
@@ -78,7 +78,7 @@ TEST(Golden, EveryCodecEncodesAndDecodesTheSameBytesAsEver) {
 TEST(Golden, StochasticRounding) {
   const std::vector<float> x = input();
   const Noise noise{.seed = 0x0123456789abcdefu, .use = 3, .parameter = 5, .stream = 2, .first = 256};
-  for (const char* spec : {"int8", "int4", "int3-affine", "fp8-e4m3", "mxfp4", "ternary"}) {
+  for (const char* spec : {"int8", "int4", "int3-affine", "fp8-e4m3", "mxfp4", "nvfp4", "ternary"}) {
     const auto coder = parse_codec(spec).coder(ElementType::f32);
     expect_golden("stochastic_" + file_name(coder->spec()) + ".wire",
                   encode(*coder, ElementType::f32, x, std::nullopt, &noise).wire);
@@ -87,7 +87,7 @@ TEST(Golden, StochasticRounding) {
 
 /// No file is there for a codec that is not.
 TEST(Golden, NoFileIsLeftOver) {
-  std::size_t expected = 3 + 2 * (builtin_codecs().size() + 3) + 6;  // README.md, input.f32, decode.py
+  std::size_t expected = 3 + 2 * (builtin_codecs().size() + 4) + 7;  // README.md, input.f32, decode.py
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(files, expected);

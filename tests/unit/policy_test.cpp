@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tightwire/core_codecs.hpp>
@@ -81,6 +82,81 @@ TEST(Codec, IsMadeFromText) {
   EXPECT_ERROR(parse_codec("int8:block=40"), Errc::invalid_argument, "multiple of 16");
   EXPECT_ERROR(parse_codec("int8:block=-64"), Errc::invalid_argument, "multiple of 16");
   EXPECT_ERROR(parse_codec("int8:block=99999999999"), Errc::invalid_argument, "not a number");
+}
+
+/// Whatever is wrong with an option, of any codec: an error that repeats the specification and says what would do.
+TEST(Codec, EveryBadOptionIsNamed) {
+  const std::pair<std::string, std::string> bad[] = {
+      {"block=", "\"block=\" is not a number of elements"},
+      {"block", "\"block\" is not a number of elements"},
+      {"block=64.0", "\"block=64.0\" is not a number"},
+      {"block= 64", "\"block= 64\" is not a number"},
+      {"block=+64", "\" before a + is not known; known is hadamard:<size>"},
+      {"block=0", "block must be a multiple of 16 from 16 to 4096, got 0"},
+      {"block=-16", "got -16"},
+      {"block=24", "got 24"},
+      {"block=4112", "got 4112"},
+      {"block=99999999999", "is not a number"},
+      {"block=64,block=32", "\"block=32\": block is given twice"},
+      {"Block=64", "unknown option \"Block=64\"; known: block=<elements>, round=automatic|nearest|stochastic"},
+      {"blocks=64", "unknown option \"blocks=64\""},
+      {"64", "unknown option \"64\""},
+      {"=64", "unknown option \"=64\""},
+      {",block=64", "unknown option \"\""},
+      {"block=64,,round=nearest", "unknown option \"\""},
+      {"", "nothing comes after the \":\""},
+      {"block=64,", "nothing comes after the \",\""},
+      {"round=", "\"round=\": known are automatic, nearest, stochastic"},
+      {"round=up", "\"round=up\": known are automatic, nearest, stochastic"},
+      {"round=Nearest", "known are automatic, nearest, stochastic"},
+      {"round=nearest,round=stochastic", "\"round=stochastic\": round is given twice"},
+      {"seed=7", "unknown option \"seed=7\""}};
+  for (const BuiltinCodec& codec : builtin_codecs()) {
+    for (const auto& [option, why] : bad) {
+      const std::string text = std::string(codec.name) + ":" + option;
+      SCOPED_TRACE(text);
+      EXPECT_ERROR(parse_codec(text), Errc::invalid_argument, "codec \"" + text + "\": ");
+      EXPECT_ERROR(parse_codec(text), Errc::invalid_argument, why);
+    }
+  }
+}
+
+/// Known options that a codec has no use for are refused too.
+TEST(Codec, RoundingIsRefusedWhereThereIsNoChoice) {
+  std::size_t refused = 0;
+  for (const BuiltinCodec& codec : builtin_codecs()) {
+    const std::string text = std::string(codec.name) + ":round=stochastic";
+    try {
+      EXPECT_TRUE(parse_codec(text).coder(ElementType::f32)->stochastic(true)) << text;
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_TRUE(contains(error.what(), text)) << error.what();
+      EXPECT_TRUE(contains(error.what(), std::string(codec.name) + ": has no choice of rounding")) << error.what();
+    }
+  }
+  EXPECT_EQ(refused, 3u + 1u + 8u) << "casts, sign, and codebooks";
+}
+
+TEST(Codec, EveryBadOptionOfARotationIsNamed) {
+  const std::pair<std::string, std::string> bad[] = {
+      {"hadamard:", "nothing comes after the \":\""},
+      {"hadamard:32,", "nothing comes after the \",\""},
+      {"hadamard:x", "\"x\" is not a number of elements"},
+      {"hadamard:size=32", "\"size=32\" is not a number of elements"},
+      {"hadamard:0", "size must be a power of two from 32 to 4096, got 0"},
+      {"hadamard:-32", "got -32"},
+      {"hadamard:48", "got 48"},
+      {"hadamard:32,seed", "\"seed\" is not a number"},
+      {"hadamard:32,seed=", "\"seed=\" is not a number"},
+      {"hadamard:32,seed=-1", "\"seed=-1\" is not a number"},
+      {"hadamard:32,seed=99999999999999999999", "is not a number"},
+      {"hadamard:32,seed=1,seed=2", "\"seed=1,seed=2\" is not a number"},
+      {"hadamard:32,block=64", "unknown option \"block=64\"; known: seed=<number>"}};
+  for (const auto& [rotation, why] : bad) {
+    const std::string text = rotation + "+int4";
+    EXPECT_ERROR(parse_codec(text), Errc::invalid_argument, "codec \"" + text + "\": ");
+    EXPECT_ERROR(parse_codec(text), Errc::invalid_argument, why);
+  }
 }
 
 TEST(Codec, ExactMeansTheElementTypeOfTheBuffer) {

@@ -75,11 +75,13 @@ TYPED_TEST(SmallFloats, EncodingTakesTheNearestAndTheEvenOfTwo) {
     points.push_back(static_cast<float>(std::ldexp(1.0 + static_cast<double>(i % 997) / 997, i % 60 - 30)));
   for (const bool flush : {false, true}) {
     std::vector<int> codes, negative;
+    std::vector<float> values;
     {
       const auto encode = [&] {
         for (const float x : points) {
           codes.push_back(TypeParam::nearest_code(x) & TypeParam::magnitude_mask);
           negative.push_back(TypeParam::nearest_code(-x));
+          values.push_back(TypeParam::nearest_value(-x));
         }
       };
       if (flush) {
@@ -92,6 +94,7 @@ TYPED_TEST(SmallFloats, EncodingTakesTheNearestAndTheEvenOfTwo) {
     for (std::size_t i = 0; i < points.size(); ++i) {
       ASSERT_EQ(codes[i], static_cast<int>(table.nearest(static_cast<double>(points[i])))) << points[i];
       ASSERT_EQ(negative[i], (codes[i] | ~TypeParam::magnitude_mask)) << -points[i] << ": the sign is extended";
+      ASSERT_EQ(detail::to_bits(values[i]), detail::to_bits(TypeParam::decoded(negative[i]))) << -points[i];
     }
   }
 }

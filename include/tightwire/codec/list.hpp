@@ -5,6 +5,7 @@
 #include <tightwire/codec/codebook.hpp>
 #include <tightwire/codec/dense.hpp>
 #include <tightwire/codec/integer.hpp>
+#include <tightwire/codec/nvfp4.hpp>
 #include <tightwire/codec/qsgd.hpp>
 #include <tightwire/codec/sign.hpp>
 #include <tightwire/codec/small_float.hpp>
@@ -22,7 +23,7 @@
 #define TIGHTWIRE_AFFINE_AND_FLOAT_CODECS(with)                                                                \
   with(AffineInt<8>) with(AffineInt<7>) with(AffineInt<6>) with(AffineInt<5>)                                  \
   with(AffineInt<4>) with(AffineInt<3>) with(AffineInt<2>) with(AffineInt<1>)                                  \
-  with(Fp8E4M3) with(Fp8E5M2) with(Fp4) with(MxFp8E4M3) with(MxFp8E5M2) with(MxFp4)                            \
+  with(Fp8E4M3) with(Fp8E5M2) with(Fp4) with(MxFp8E4M3) with(MxFp8E5M2) with(MxFp4) with(NvFp4)                \
   with(Nuq<5>) with(Nuq<4>) with(Nuq<3>)
 #define TIGHTWIRE_CODEBOOK_CODECS(with)                                                                        \
   with(Lloyd<4>) with(Lloyd<3>) with(Lloyd<2>) with(Lloyd<1>) with(Eden<4>) with(Eden<3>) with(Eden<2>) with(Eden<1>)

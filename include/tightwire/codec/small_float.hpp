@@ -37,19 +37,38 @@ struct SmallFloat {
   /// Nearest, ties to even; what is larger than all becomes the largest. The sign is extended.
   TIGHTWIRE_HD static constexpr auto nearest_code(const auto& x) {
     const auto b = to_bits(x);
-    const auto t = least(from_bits(b & kMagnitudeMask), largest);
-    const auto m = to_bits(t);
-    const auto normal =
-        (m - (static_cast<std::uint32_t>(127 - bias) << 23) + ((1u << (shift - 1)) - 1) + (m >> shift & 1u)) >> shift;
-    const auto subnormal = to_bits(t + from_bits(align)) - align;
-    const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
-    return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+    const auto t = held(x);
+    if constexpr (Fraction == 0) {  // which of two neighbours is even, no mantissa says
+      const auto m = to_bits(t);
+      const auto normal =
+          (m - (static_cast<std::uint32_t>(127 - bias) << 23) + ((1u << 22) - 1) + (m >> 23 & 1u)) >> 23;
+      const auto subnormal = to_bits(t + from_bits(align)) - align;
+      const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
+      return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+    } else {
+      // Up to the end of the first normal binade codes count units of the last place. In every binade they go on by
+      // 2^Fraction, and units, twice as large, start again from 2^Fraction.
+      const auto binade = binade_of(t);
+      const auto units = as_int(to_bits(t + shift_in(binade))) - as_int(to_bits(shift_in(binade)));
+      const auto magnitude = units + ((binade - static_cast<int>(smallest_normal)) >> shift);
+      return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
+    }
+  }
+  /// What that decodes to.
+  TIGHTWIRE_HD static constexpr auto nearest_value(const auto& x) {
+    if constexpr (Fraction == 0) {
+      return decoded(nearest_code(x));
+    } else {
+      const auto t = held(x);
+      const auto shift_here = shift_in(binade_of(t));
+      return from_bits(to_bits((t + shift_here) - shift_here) | (to_bits(x) & kSignMask));
+    }
   }
 
   /// Up or down by chance, `noise` in (-1/2, 1/2) of the distance between neighbours.
   TIGHTWIRE_HD static constexpr auto stochastic_code(const auto& x, const auto& noise) {
     const auto b = to_bits(x);
-    const auto t = least(from_bits(b & kMagnitudeMask), largest);
+    const auto t = held(x);
     const auto m = to_bits(t);
     const auto jitter = as_unsigned(nearest(noise * static_cast<float>(1 << shift)));
     const auto normal = (m - (static_cast<std::uint32_t>(127 - bias) << 23) + (1u << (shift - 1)) + jitter) >> shift;
@@ -58,13 +77,47 @@ struct SmallFloat {
     const auto magnitude = as_int(select(as_int(m) < static_cast<int>(smallest_normal), subnormal, normal));
     return magnitude | (as_int(b) >> 31 & ~magnitude_mask);
   }
+
+ private:
+  /// The magnitude, no more than the largest.
+  TIGHTWIRE_HD static constexpr auto held(const auto& x) {
+    // As integers, which compilers know how to compare in one instruction.
+    return from_bits(as_unsigned(least(as_int(to_bits(x) & kMagnitudeMask), static_cast<int>(to_bits(largest)))));
+  }
+  /// The power of two below, as bits; that of the smallest normal where floats are subnormal, as they are as far apart.
+  TIGHTWIRE_HD static constexpr auto binade_of(const auto& t) {
+    return greatest(as_int(to_bits(t) & kInfinityBits), static_cast<int>(smallest_normal));
+  }
+  /// 1.5 * 2^23 units of the last place: what it is added to is rounded to such units.
+  TIGHTWIRE_HD static constexpr auto shift_in(const auto& binade) {
+    return from_bits(as_unsigned(binade + (((23 - Fraction) << 23) | 0x400000)));
+  }
 };
 
-using E4M3 = SmallFloat<4, 3, 0x7e>;        // OCP e4m3: no infinity, 448 the largest
-using E5M2 = SmallFloat<5, 2, 0x7b, 0x7c>;  // OCP e5m2: 57344 the largest
-using E2M1 = SmallFloat<2, 1, 0x07>;        // OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6
+// What codecs of a format are called, under a step and under a power of two, and what they promise under either.
+
+/// OCP e4m3: no infinity, 448 the largest.
+struct E4M3 : SmallFloat<4, 3, 0x7e> {
+  static constexpr std::string_view name = "fp8-e4m3", mx_name = "mxfp8-e4m3";
+  static constexpr float accuracy = 0.031f;
+};
+/// OCP e5m2: 57344 the largest.
+struct E5M2 : SmallFloat<5, 2, 0x7b, 0x7c> {
+  static constexpr std::string_view name = "fp8-e5m2", mx_name = "mxfp8-e5m2";
+  static constexpr float accuracy = 0.058f;
+};
+/// OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+struct E2M1 : SmallFloat<2, 1, 0x07> {
+  static constexpr std::string_view name = "fp4", mx_name = "mxfp4";
+  static constexpr float accuracy = 0.14f;
+};
+/// 0, and 2^(Bits - 1) - 1 powers of two.
 template <int Bits>
-using Powers = SmallFloat<Bits - 1, 0, (1 << (Bits - 1)) - 1>;  // 0, and 2^(Bits - 1) - 1 powers of two
+requires(Bits >= 3 && Bits <= 5) struct Powers : SmallFloat<Bits - 1, 0, (1 << (Bits - 1)) - 1> {
+  static constexpr std::string_view names[3] = {"nuq3", "nuq4", "nuq5"};
+  static constexpr std::string_view name = names[Bits - 3];
+  static constexpr float accuracy = Bits == 3 ? 0.35f : 0.22f;
+};
 
 /// A small float times a step. Their products are exact: at most 4 significant bits, and 8 of a bf16.
 template <class Format>
@@ -92,17 +145,8 @@ struct SmallFloatArithmetic {
 template <class Format>
 struct BlockFloat {
   static constexpr int bits = Format::bits;
-  static constexpr std::string_view name = std::is_same_v<Format, detail::E4M3>   ? "fp8-e4m3"
-                                           : std::is_same_v<Format, detail::E5M2> ? "fp8-e5m2"
-                                           : std::is_same_v<Format, detail::E2M1> ? "fp4"
-                                           : bits == 3                            ? "nuq3"
-                                           : bits == 4                            ? "nuq4"
-                                                                                  : "nuq5";
-  static constexpr float accuracy = std::is_same_v<Format, detail::E4M3>   ? 0.029f
-                                    : std::is_same_v<Format, detail::E5M2> ? 0.058f
-                                    : std::is_same_v<Format, detail::E2M1> ? 0.14f
-                                    : bits == 3                            ? 0.35f
-                                                                           : 0.22f;
+  static constexpr std::string_view name = Format::name;
+  static constexpr float accuracy = Format::accuracy;
   int block = bits == 8 ? 128 : 64;
   Rounding round = Rounding::automatic;
 
@@ -135,18 +179,16 @@ using Fp8E4M3 = BlockFloat<detail::E4M3>;
 using Fp8E5M2 = BlockFloat<detail::E5M2>;
 using Fp4 = BlockFloat<detail::E2M1>;
 template <int Bits>
-requires(Bits >= 3 && Bits <= 5) using Nuq = BlockFloat<detail::Powers<Bits>>;
+using Nuq = BlockFloat<detail::Powers<Bits>>;
 
 /// OCP Microscaling (MX 1.0): small floats under a power of two per block of 32, one exponent byte. The scale is
 /// 2^(exponent of the largest element - exponent of the largest float), so that elements up to twice the largest float
 /// saturate. Sums are formed in fp32 and encoded once, under a scale of their own.
 template <class Format>
 struct Mx {
-  static constexpr std::string_view name = std::is_same_v<Format, detail::E4M3>   ? "mxfp8-e4m3"
-                                           : std::is_same_v<Format, detail::E5M2> ? "mxfp8-e5m2"
-                                                                                  : "mxfp4";
+  static constexpr std::string_view name = Format::mx_name;
   static constexpr int bits = Format::bits;
-  static constexpr float accuracy = bits == 4 ? 0.13f : std::is_same_v<Format, detail::E4M3> ? 0.031f : 0.058f;
+  static constexpr float accuracy = Format::accuracy;
   int block = 32;
   Rounding round = Rounding::automatic;
 

@@ -14,6 +14,7 @@ struct AbsMax {
     return as_int(to_bits(x) & detail::kMagnitudeMask);
   }
   TIGHTWIRE_HD constexpr void add(int key) { bits = detail::max(bits, key); }
+  TIGHTWIRE_HD constexpr void join(AbsMax other) { add(other.bits); }
   TIGHTWIRE_HD constexpr float value() const { return detail::from_bits(static_cast<std::uint32_t>(bits)); }
   TIGHTWIRE_HD constexpr bool finite() const { return bits < static_cast<int>(detail::kInfinityBits); }
 };

@@ -14,7 +14,9 @@ TIGHTWIRE_HD constexpr int as_int(std::uint32_t b) { return static_cast<int>(b);
 TIGHTWIRE_HD constexpr std::uint32_t as_unsigned(int i) { return static_cast<std::uint32_t>(i); }
 TIGHTWIRE_HD constexpr float to_float(int i) { return static_cast<float>(i); }
 TIGHTWIRE_HD constexpr float least(float a, float b) { return a < b ? a : b; }
+TIGHTWIRE_HD constexpr int least(int a, int b) { return a < b ? a : b; }
 TIGHTWIRE_HD constexpr float greatest(float a, float b) { return a > b ? a : b; }
+TIGHTWIRE_HD constexpr int greatest(int a, int b) { return a > b ? a : b; }
 TIGHTWIRE_HD constexpr std::uint32_t select(bool condition, std::uint32_t a, std::uint32_t b) {
   return condition ? a : b;
 }

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include <tightwire/codec/concept.hpp>
+#include <tightwire/codec/small_float.hpp>
 #include <tightwire/codec/stat.hpp>
 #include <tightwire/codec/step.hpp>
 #include <tightwire/detail/lanes.hpp>
@@ -14,7 +15,8 @@ namespace tightwire::host {
 using detail::Lanes;
 
 /// Codes and values of W elements: by functions that take Lanes (written with `auto`, as in the built-in codecs), else
-/// one element after the other. `Encoded` is what encoding leaves in registers.
+/// one element after the other. Elements are finite: parts that are not are worked on apart. `Encoded` is what encoding
+/// leaves in registers.
 template <class A, int W>
 struct Arithmetic {
   using Floats = Lanes<float, W>;
@@ -23,9 +25,11 @@ struct Arithmetic {
   using Encoded = Ints;
 
   TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
-    if constexpr (requires {
-                    { A::code(x, scale) } -> std::same_as<Ints>;
-                  }) {
+    if constexpr (requires { A::finite_code(x, scale); }) {
+      return A::finite_code(x, scale);
+    } else if constexpr (requires {
+                           { A::code(x, scale) } -> std::same_as<Ints>;
+                         }) {
       return A::code(x, scale);
     } else {
       Ints codes;
@@ -111,6 +115,39 @@ struct Arithmetic<detail::StepArithmetic<Symmetric>, W> {
   TIGHTWIRE_INLINE static Floats whole(const Encoded& encoded) {
     return encoded.shifted - Floats(detail::kNearestShift);
   }
+};
+
+/// Of a small float times a step: what it was rounded to is kept beside its code, which need not be decoded then.
+template <class Format, int W>
+struct Arithmetic<detail::SmallFloatArithmetic<Format>, W> {
+  using Floats = Lanes<float, W>;
+  using Ints = Lanes<int, W>;
+  using Scale = typename detail::SmallFloatArithmetic<Format>::Scale;
+  struct Encoded {
+    Floats unscaled;
+    Ints code;
+  };
+
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
+    const Floats t = x * Floats(scale.inverse);
+    return {Format::nearest_value(t), Format::nearest_code(t)};
+  }
+  TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale, const Floats& noise) {
+    const Ints code = Format::stochastic_code(x * Floats(scale.inverse), noise);
+    return {Format::decoded(code), code};
+  }
+  TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
+    return Format::decoded(codes) * Floats(scale.step);
+  }
+  TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, const Scale& scale) {
+    return encoded.unscaled * Floats(scale.step);
+  }
+  TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, const Scale& scale) {
+    Floats rest = x;
+    subtract_exact_product(rest, encoded.unscaled, Floats(scale.step));
+    return rest;
+  }
+  TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) { return encoded.code; }
 };
 
 /// The statistic of a part, fed N * W elements at a time. Keys that come as Lanes are integers, of which the statistic

@@ -22,7 +22,7 @@ namespace tightwire {
 template <BlockCodec C>
 class HostCoder final : public Coder {
  public:
-  /// Throws Error(invalid_argument) for a block that is not a multiple of 16 from 16 to 4096.
+  /// Throws Error(invalid_argument) for a block that is not a multiple of 16, or of the codec's part, up to 4096.
   explicit HostCoder(C codec = {}, host::Level level = host::level());
   /// Throws Error(invalid_argument) for a size that is no power of two from 32 to 4096, or of which neither is a
   /// multiple of the other.
@@ -49,11 +49,15 @@ HostCoder(Rotated<C>) -> HostCoder<C>;
 
 template <BlockCodec C>
 HostCoder<C>::HostCoder(C codec, host::Level level) : codec_(codec), bound_{{}, host::loops_of<C>(level), level, {}} {
-  if (codec.block < host::kSmallestBlock || codec.block > host::kLargestBlock ||
-      codec.block % host::kSmallestBlock != 0)
-    throw Error(
-        Errc::invalid_argument,
-        std::string(C::name) + ": block must be a multiple of 16 from 16 to 4096, got " + std::to_string(codec.block));
+  int unit = host::kSmallestBlock;
+  if constexpr (detail::BlocksInParts<C>) {
+    static_assert(C::part % host::kSmallestBlock == 0, "a part is a multiple of 16 elements");
+    unit = C::part;
+  }
+  if (codec.block < unit || codec.block > host::kLargestBlock || codec.block % unit != 0)
+    throw Error(Errc::invalid_argument, std::string(C::name) + ": block must be a multiple of " + std::to_string(unit) +
+                                            " from " + std::to_string(unit) + " to 4096, got " +
+                                            std::to_string(codec.block));
   bound_.form = host::form(codec);
 }
 

@@ -83,7 +83,7 @@ class Combine {
           sources[k] = {nullptr, nullptr, own_source_};
           continue;
         }
-        loops_.scales_of({wire + form_.blocks(begin) * form_.param_bytes, form_.parts(count), source_scales_[k]});
+        loops_.scales_of({wire + form_.params_at(begin), form_.parts(count), form_.parts_per_block, source_scales_[k]});
         sources[k] = {codes_of(form_, loops_, wire + shape_.codes_at, begin, count, source_codes_[k]),
                       source_scales_[k], nullptr};
       }
@@ -105,6 +105,12 @@ class Combine {
 
   void put_encoded(std::size_t begin, std::size_t count) {
     Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
+    // A codec of the buffer's own type has no residual for what it would cut off: the sum is one the buffer cannot
+    // hold.
+    const int overflow = overflow_bits(type_);
+    if (lossless_ && type_ != ElementType::f32 && largest_bits(level_, tile.x, tile.units(), tile.added) >= overflow)
+        [[unlikely]]
+      overflow_to_infinity(sum_, tile.added, tile.units(), overflow);
     tile.noise = noise_of(level_, job_.owner_noise, begin, tile.units(), noise_);
     const bool finite = find_scales(codec_, tile, job_.wire, known_);
     if (rotation_) return put_rotated(tile, finite);

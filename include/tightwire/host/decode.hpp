@@ -47,7 +47,7 @@ inline void decode(const BoundCodec& codec, ElementType type, const Coder::Decod
   for (std::size_t t = 0; t < tiles.number(); ++t) {
     const std::size_t begin = tiles.begin(t);
     const std::size_t count = tiles.elements(t);
-    loops.scales_of({job.wire + form.blocks(begin) * form.param_bytes, form.parts(count), scales});
+    loops.scales_of({job.wire + form.params_at(begin), form.parts(count), form.parts_per_block, scales});
     std::byte* const to = out + begin * element_bytes(type);
     const bool direct = holds_floats(type, to) && count % kUnit == 0;
     auto* const x = direct ? reinterpret_cast<float*>(to) : values;

@@ -12,8 +12,12 @@ namespace tightwire::host {
 constexpr std::size_t align_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 constexpr std::size_t code_bytes(std::size_t bits, std::size_t count) { return (count * bits + 7) / 8; }
 
+template <class T>
+inline constexpr std::size_t kBytesOf = std::is_empty_v<T> ? 0 : sizeof(T);
 template <BlockCodec C>
-inline constexpr std::size_t kParamBytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+inline constexpr std::size_t kParamBytes = kBytesOf<typename C::Param>;
+template <BlockCodec C>
+inline constexpr std::size_t kSharedBytes = kBytesOf<SharedOf<C>>;
 /// Of a code between the loops.
 template <BlockCodec C>
 inline constexpr std::size_t kCodeBytes = C::bits <= 8 ? 1 : C::bits / 8;
@@ -22,18 +26,21 @@ template <BlockCodec C>
 constexpr Form form(const C& codec, std::size_t rotated = 1) {
   const auto block = static_cast<std::size_t>(codec.block);
   const std::size_t grain = std::max(block, rotated);
+  const auto part = static_cast<std::size_t>(part_of(codec));
   const std::size_t tile = grain * std::max<std::size_t>(1, kTile / grain);
   return {.bits = static_cast<std::size_t>(C::bits),
           .code_bytes = kCodeBytes<C>,
           .param_bytes = kParamBytes<C>,
+          .shared_bytes = kSharedBytes<C>,
           .block = block,
-          .part = std::is_empty_v<typename C::Scale> ? kLargestTile : block,
+          .part = std::is_empty_v<typename C::Scale> ? kLargestTile : part,
+          .parts_per_block = block / part,
           .grain = grain,
           .tile = tile};
 }
 
-/// Layout of an encoded slice: [Param x blocks][codes, first element in the low bits], each part starting on and padded
-/// with zeros to a multiple of 16 bytes.
+/// Layout of an encoded slice: [(Shared, Param x parts) x blocks][codes, first element in the low bits], each starting
+/// on and padded with zeros to a multiple of 16 bytes.
 struct Layout {
   std::size_t params;  ///< bytes
   std::size_t codes_at;
@@ -42,7 +49,7 @@ struct Layout {
 };
 constexpr Layout layout(const Form& form, std::size_t count) {
   Layout layout{};
-  layout.params = (count + form.block - 1) / form.block * form.param_bytes;
+  layout.params = form.blocks(count) * form.shared_bytes + form.parts(count) * form.param_bytes;
   layout.codes_at = align_up(layout.params, 16);
   layout.codes = code_bytes(form.bits, count);
   layout.bytes = layout.codes_at + align_up(layout.codes, 16);

@@ -21,16 +21,22 @@ inline constexpr std::size_t kMostSources = 4;
 
 /// What the loops and the code around them must know of a codec.
 struct Form {
-  std::size_t bits;         ///< of a code on the wire
-  std::size_t code_bytes;   ///< of a code between the loops: 1, 2 or 4
-  std::size_t param_bytes;  ///< per block on the wire
-  std::size_t block;        ///< elements that share a Param
-  std::size_t part;         ///< elements that share a Scale: a block, or all where there are no scales
-  std::size_t grain;        ///< elements that must stay together: a block, or a rotated block
-  std::size_t tile;         ///< elements worked on at a time
+  std::size_t bits;          ///< of a code on the wire
+  std::size_t code_bytes;    ///< of a code between the loops: 1, 2 or 4
+  std::size_t param_bytes;   ///< per part on the wire
+  std::size_t shared_bytes;  ///< per block on the wire, before the Params of its parts
+  std::size_t block;         ///< elements in a block
+  std::size_t part;          ///< elements that share a Scale: a block, a part of one, or all where there are no scales
+  std::size_t parts_per_block;
+  std::size_t grain;  ///< elements that must stay together: a block, or a rotated block
+  std::size_t tile;   ///< elements worked on at a time
 
-  std::size_t parts(std::size_t elements) const { return (elements + part - 1) / part; }
-  std::size_t blocks(std::size_t elements) const { return (elements + block - 1) / block; }
+  constexpr std::size_t parts(std::size_t elements) const { return (elements + part - 1) / part; }
+  constexpr std::size_t blocks(std::size_t elements) const { return (elements + block - 1) / block; }
+  /// Where Shared and Params lie of the block that begins with element `begin`.
+  constexpr std::size_t params_at(std::size_t begin) const {
+    return begin / block * (shared_bytes + parts_per_block * param_bytes);
+  }
 };
 
 // One tile, in fp32. `count` is a number of whole units, all of which may be read and written.
@@ -69,6 +75,7 @@ struct QuantizeJob {
 struct ScalesJob {
   const void* stats;
   std::size_t parts;
+  std::size_t parts_per_block;
   std::byte* params;
   void* scales;
   bool unbiased;  ///< for stochastic rounding
@@ -87,6 +94,7 @@ struct FitJob {
 struct ScalesOfJob {
   const std::byte* params;
   std::size_t parts;
+  std::size_t parts_per_block;
   void* scales;
 };
 /// Codes -> values.

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -13,6 +14,19 @@
 
 namespace tightwire::host {
 
+/// Calls `step(first part, end, Shared and Params on the wire)` for every block of a tile.
+template <BlockCodec C, class Byte, class Step>
+TIGHTWIRE_INLINE void for_blocks(std::size_t parts, std::size_t parts_per_block, Byte* params, const Step& step) {
+  if constexpr (!detail::BlocksInParts<C>) {
+    step(0, parts, params);
+  } else {
+    for (std::size_t begin = 0; begin < parts; begin += parts_per_block) {
+      step(begin, std::min(begin + parts_per_block, parts), params);
+      if (params != nullptr) params += kSharedBytes<C> + parts_per_block * kParamBytes<C>;
+    }
+  }
+}
+
 /// Statistics of parts -> Params and scales.
 template <BlockCodec C>
 struct ScalesFromStatistics {
@@ -22,27 +36,34 @@ struct ScalesFromStatistics {
     const auto* stats = static_cast<const typename C::Stat*>(job.stats);
     bool finite = true;
     for (std::size_t p = 0; p < job.parts; ++p) finite &= stats[in_register(p)].finite();
-    find(job, [&](const typename C::Stat& stat) TIGHTWIRE_LAMBDA_INLINE {
-      if constexpr (requires { C::unbiased_param(stat); })
-        return job.unbiased ? C::unbiased_param(stat) : C::param(stat);
-      else
-        return C::param(stat);
-    });
+    for_blocks<C>(job.parts, job.parts_per_block, job.params,
+                  [&](std::size_t begin, std::size_t end, std::byte* params)
+                      TIGHTWIRE_LAMBDA_INLINE { find(job, begin, end, params); });
     return finite;
   }
 
  private:
-  template <class ParamOf>
-  TIGHTWIRE_INLINE static void find(const Job& job, const ParamOf& param_of) {
+  TIGHTWIRE_INLINE static void find(const Job& job, std::size_t begin, std::size_t end, std::byte* params) {
     const auto* stats = static_cast<const typename C::Stat*>(job.stats);
     auto* scales = static_cast<typename C::Scale*>(job.scales);
-    for (std::size_t p = 0; p < job.parts; ++p) {
+    const SharedOf<C> shared = shared_by(stats, begin, end);
+    if (params != nullptr) std::memcpy(params, &shared, kSharedBytes<C>);
+    for (std::size_t p = begin; p < end; ++p) {
       // One by one: statistics were written so just before, see `in_register`.
       p = in_register(p);
-      const typename C::Param param = param_of(stats[p]);
-      if (job.params != nullptr) std::memcpy(job.params + p * kParamBytes<C>, &param, kParamBytes<C>);
-      scales[p] = C::scale(param);
+      const typename C::Param param = param_of<C>(stats[p], shared, job.unbiased);
+      if (params != nullptr)
+        std::memcpy(params + kSharedBytes<C> + (p - begin) * kParamBytes<C>, &param, kParamBytes<C>);
+      scales[p] = scale_of<C>(param, shared);
     }
+  }
+  /// Of the parts that are finite.
+  TIGHTWIRE_INLINE static SharedOf<C> shared_by(const typename C::Stat* stats, std::size_t begin, std::size_t end) {
+    typename C::Stat all{};
+    if constexpr (detail::BlocksInParts<C>)
+      for (std::size_t p = begin; p < end; ++p)
+        if (stats[p].finite()) all.join(stats[p]);
+    return shared_of<C>(all);
   }
 };
 template <BlockCodec C>
@@ -50,12 +71,21 @@ struct ScalesFromParams {
   using Job = ScalesOfJob;
   template <int>
   TIGHTWIRE_INLINE static void run(const Job& job) {
+    for_blocks<C>(job.parts, job.parts_per_block, job.params,
+                  [&](std::size_t begin, std::size_t end, const std::byte* params)
+                      TIGHTWIRE_LAMBDA_INLINE { find(job, begin, end, params); });
+  }
+
+ private:
+  TIGHTWIRE_INLINE static void find(const Job& job, std::size_t begin, std::size_t end, const std::byte* params) {
     auto* scales = static_cast<typename C::Scale*>(job.scales);
-    for (std::size_t p = 0; p < job.parts; ++p) {
+    SharedOf<C> shared{};
+    std::memcpy(&shared, params, kSharedBytes<C>);
+    for (std::size_t p = begin; p < end; ++p) {
       p = in_register(p);
       typename C::Param param{};
-      std::memcpy(&param, job.params + p * kParamBytes<C>, kParamBytes<C>);
-      scales[p] = C::scale(param);
+      std::memcpy(&param, params + kSharedBytes<C> + (p - begin) * kParamBytes<C>, kParamBytes<C>);
+      scales[p] = scale_of<C>(param, shared);
     }
   }
 };
@@ -82,6 +112,9 @@ Loops loops_of(Level level) {
               .unpack = nullptr,
               .stat_bytes = sizeof(typename C::Stat),
               .scale_bytes = sizeof(typename C::Scale)};
+  static_assert(
+      !detail::BlocksInParts<C> || !requires { C::Stat::moment(1.0f, 1.0f); },
+      "parts of a block have statistics of one pass");
   if constexpr (requires { C::Stat::moment(1.0f, 1.0f); })
     loops.moments = at<SecondStatistics<typename C::Stat>>(level);
   if constexpr (requires(typename C::Stat stat) { C::fit(stat, 0u, 0u); }) loops.fit = at<Fit<C>>(level);

@@ -61,4 +61,15 @@ template <BlockCodec C>
   return overflows;
 }
 
+/// Gives x an infinity where x + added is beyond the range of a buffer. `added` may be null.
+[[gnu::noinline, gnu::cold]] inline void overflow_to_infinity(float* x, const float* added, std::size_t count,
+                                                              int overflow) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float sum = added != nullptr ? x[i] + added[i] : x[i];
+    const int magnitude = AbsMax::key(sum);
+    if (magnitude >= overflow && magnitude < static_cast<int>(detail::kInfinityBits))
+      x[i] = detail::from_bits(detail::kInfinityBits | (detail::to_bits(sum) & detail::kSignMask));
+  }
+}
+
 }  // namespace tightwire::host

@@ -71,10 +71,10 @@ struct SecondStatistics {
   }
 };
 
-/// The largest magnitude, as bits.
-inline int largest_bits(Level level, const float* x, std::size_t count) {
+/// The largest magnitude in x + added, as bits. `added` may be null.
+inline int largest_bits(Level level, const float* x, std::size_t count, const float* added = nullptr) {
   AbsMax largest;
-  run<Statistics<AbsMax>>(level, {x, nullptr, count, count, &largest});
+  run<Statistics<AbsMax>>(level, {x, added, count, count, &largest});
   return largest.bits;
 }
 

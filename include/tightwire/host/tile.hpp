@@ -97,8 +97,9 @@ inline bool find_scales(const BoundCodec& codec, const Tile& tile, std::byte* pa
   const auto& [form, loops, level, rotation] = codec;
   loops.statistics({tile.x, tile.added, tile.units(), form.part, known.stats});
   if (loops.moments != nullptr) loops.moments({tile.x, tile.added, tile.count, form.part, known.stats});
-  std::byte* const at = params != nullptr ? params + form.blocks(tile.begin) * form.param_bytes : nullptr;
-  const bool finite = loops.scales({known.stats, form.parts(tile.count), at, known.scales, tile.noise != nullptr});
+  std::byte* const at = params != nullptr ? params + form.params_at(tile.begin) : nullptr;
+  const bool finite = loops.scales(
+      {known.stats, form.parts(tile.count), form.parts_per_block, at, known.scales, tile.noise != nullptr});
   if (loops.fit != nullptr) loops.fit({tile.x, tile.added, tile.count, form.part, known.stats, at, known.scales});
   return finite;
 }

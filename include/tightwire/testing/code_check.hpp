@@ -13,6 +13,19 @@
 
 namespace tightwire::testing {
 
+/// A value of any bytes.
+template <class T>
+T any(Random& random) {
+  T value{};
+  if constexpr (!std::is_empty_v<T>) {
+    for (std::size_t at = 0; at < sizeof value; ++at) {
+      const auto byte = static_cast<unsigned char>(random.bits());
+      std::memcpy(reinterpret_cast<std::byte*>(&value) + at, &byte, 1);
+    }
+  }
+  return value;
+}
+
 /// `code` gives something that fits the wire for any value and any scale, even one that belongs to another block. (The
 /// undefined-behaviour sanitizer sees the rest.)
 template <BlockCodec C>
@@ -22,14 +35,7 @@ void check_code_is_total() {
                                        INFINITY, -INFINITY, NAN,    -NAN,    8388609.0f, -16777216.0f};
   Random random(31);
   for (int i = 0; i < 20'000; ++i) {
-    typename C::Param param{};
-    if constexpr (!std::is_empty_v<typename C::Param>) {
-      for (std::size_t at = 0; at < sizeof param; ++at) {
-        const auto byte = static_cast<unsigned char>(random.bits());
-        std::memcpy(reinterpret_cast<std::byte*>(&param) + at, &byte, 1);
-      }
-    }
-    const typename C::Scale scale = C::scale(param);
+    const typename C::Scale scale = scale_of<C>(any<typename C::Param>(random), any<SharedOf<C>>(random));
     for (const float x : extremes) {
       const long code = ArithmeticOf<C>::code(x, scale);
       const long span = 1L << C::bits;

@@ -40,7 +40,8 @@ inline void check_wire_size(const Subject& subject) {
   EXPECT_EQ(coder->spec(), subject.name + ":block=" + std::to_string(block));
   const auto expected = [&](std::size_t count) {
     const std::size_t blocks = count / block + (count % block != 0 ? 1 : 0);
-    const std::size_t params = (blocks * subject.param_bytes + 15) / 16 * 16;
+    const std::size_t parts = count / subject.part + (count % subject.part != 0 ? 1 : 0);
+    const std::size_t params = (blocks * subject.shared_bytes + parts * subject.param_bytes + 15) / 16 * 16;
     const std::size_t bits = count * static_cast<std::size_t>(subject.bits);
     return params + (bits + 127) / 128 * 16;
   };

@@ -34,6 +34,7 @@ struct DefaultClaims {
   static constexpr bool odd_symmetric = false;   ///< -x decodes to minus what x does
   static constexpr bool keeps_extremes = true;   ///< the largest element of a block decodes to about itself
   static constexpr float largest = FLT_MAX;      ///< largest magnitude that decodes to something finite
+  static constexpr float saturation = FLT_MAX;   ///< finite magnitudes beyond decode to it, whatever their block
 };
 template <BlockCodec C>
 struct Claims : DefaultClaims {};
@@ -64,30 +65,25 @@ class NaiveCodec final : public ReferenceCodec {
     return codes_at(count) + (count * kBits + 127) / 128 * 16;
   }
 
-  Encoded encode(std::span<const float> x, ElementType rounded_to, const Noise* noise) const override {
+  Encoded encode(std::span<const float> values, ElementType rounded_to, const Noise* noise) const override {
+    // What a buffer of the type on the wire cannot hold does not saturate there in silence.
+    std::vector<float> x(values.begin(), values.end());
+    if (C::lossless(rounded_to) && rounded_to != ElementType::f32)
+      for (float& element : x)
+        if (!is_finite(rounded(rounded_to, element))) element = rounded(rounded_to, element);
     Encoded result{std::vector<std::byte>(wire_bytes(x.size())), std::vector<float>(x.size())};
-    for (std::size_t b = 0; b * block() < x.size(); ++b) {
-      const std::size_t end = std::min(x.size(), (b + 1) * block());
-      typename C::Stat stat{};
-      bool finite_input = true;
-      for (std::size_t i = b * block(); i < end; ++i) {
-        stat.add(C::Stat::key(x[i]));
-        if constexpr (requires { C::Stat::second_key(1.0f); }) stat.add_second(C::Stat::second_key(x[i]));
-        finite_input = finite_input && is_finite(x[i]);
-      }
-      if constexpr (requires { C::Stat::moment(1.0f, 1.0f); }) {
-        std::uint32_t units = 0, squares = 0;
-        for (std::size_t i = b * block(); i < end; ++i) {
-          const auto moment = static_cast<std::uint32_t>(C::Stat::moment(x[i], stat.inverse_unit()));
-          units += moment, squares += moment * moment;
-        }
-        stat.add_moments(static_cast<std::uint32_t>(end - b * block()), units, squares);
-      }
-      typename C::Param param = param_of(stat, noise != nullptr);
-      typename C::Scale scale = C::scale(param);
+    for (std::size_t p = 0; p * part() < x.size(); ++p) {
+      const std::size_t end = std::min(x.size(), (p + 1) * part());
+      const std::span<const float> elements(x.data() + p * part(), end - p * part());
+      const typename C::Stat stat = statistic(elements);
+      const SharedOf<C> shared = shared_in(x, p * part() / block());
+      if constexpr (kSharedBytes != 0) std::memcpy(result.wire.data() + shared_at(p * part()), &shared, kSharedBytes);
+      const bool finite_input = std::all_of(elements.begin(), elements.end(), is_finite);
+      typename C::Param param = param_of<C>(stat, shared, noise != nullptr);
+      typename C::Scale scale = scale_of<C>(param, shared);
       if constexpr (requires { C::fit(stat, 0u, 0u); }) {
         std::uint32_t products = 0, squares = 0;
-        for (std::size_t i = b * block(); i < end; ++i) {
+        for (std::size_t i = p * part(); i < end; ++i) {
           const auto level = static_cast<std::uint32_t>(ArithmeticOf<C>::level(ArithmeticOf<C>::code(x[i], scale)));
           products += level * static_cast<std::uint32_t>(C::Stat::moment(x[i], stat.inverse_unit()));
           squares += level * level;
@@ -95,8 +91,8 @@ class NaiveCodec final : public ReferenceCodec {
         param = C::fit(stat, products, squares);
         scale.step = C::scale(param).step;
       }
-      if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + b * kParamBytes, &param, kParamBytes);
-      for (std::size_t i = b * block(); i < end; ++i) {
+      if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + param_at(p * part()), &param, kParamBytes);
+      for (std::size_t i = p * part(); i < end; ++i) {
         put(result.wire, x.size(), i, code_of(x[i], scale, noise, i));
         result.values[i] = rounded(rounded_to, ArithmeticOf<C>::value(get(result.wire, x.size(), i), scale));
         // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took
@@ -112,20 +108,45 @@ class NaiveCodec final : public ReferenceCodec {
     std::vector<float> x(count);
     for (std::size_t i = 0; i < count; ++i) {
       typename C::Param param{};
-      if constexpr (kParamBytes != 0) std::memcpy(&param, wire.data() + i / block() * kParamBytes, kParamBytes);
-      x[i] = ArithmeticOf<C>::value(get(wire, count, i), C::scale(param));
+      SharedOf<C> shared{};
+      if constexpr (kParamBytes != 0) std::memcpy(&param, wire.data() + param_at(i), kParamBytes);
+      if constexpr (kSharedBytes != 0) std::memcpy(&shared, wire.data() + shared_at(i), kSharedBytes);
+      x[i] = ArithmeticOf<C>::value(get(wire, count, i), scale_of<C>(param, shared));
     }
     return x;
   }
 
  private:
   static constexpr std::size_t kBits = static_cast<std::size_t>(C::bits);
-  static constexpr std::size_t kParamBytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+  static constexpr std::size_t kParamBytes = host::kParamBytes<C>;
+  static constexpr std::size_t kSharedBytes = host::kSharedBytes<C>;
 
-  static typename C::Param param_of(const typename C::Stat& stat, bool unbiased) {
-    if constexpr (requires { C::unbiased_param(stat); })
-      if (unbiased) return C::unbiased_param(stat);
-    return C::param(stat);
+  static typename C::Stat statistic(std::span<const float> x) {
+    typename C::Stat stat{};
+    for (const float element : x) {
+      stat.add(C::Stat::key(element));
+      if constexpr (requires { C::Stat::second_key(1.0f); }) stat.add_second(C::Stat::second_key(element));
+    }
+    if constexpr (requires { C::Stat::moment(1.0f, 1.0f); }) {
+      std::uint32_t units = 0, squares = 0;
+      for (const float element : x) {
+        const auto moment = static_cast<std::uint32_t>(C::Stat::moment(element, stat.inverse_unit()));
+        units += moment, squares += moment * moment;
+      }
+      stat.add_moments(static_cast<std::uint32_t>(x.size()), units, squares);
+    }
+    return stat;
+  }
+  /// Of the finite parts of block `b`.
+  SharedOf<C> shared_in(std::span<const float> x, std::size_t b) const {
+    typename C::Stat all{};
+    if constexpr (kSharedBytes != 0) {
+      for (std::size_t at = b * block(); at < std::min(x.size(), (b + 1) * block()); at += part()) {
+        const typename C::Stat stat = statistic(x.subspan(at, std::min(part(), x.size() - at)));
+        if (stat.finite()) all.join(stat);
+      }
+    }
+    return shared_of<C>(all);
   }
   static int code_of(float x, const typename C::Scale& scale, const Noise* noise, std::size_t i) {
     if constexpr (requires { ArithmeticOf<C>::code(x, scale, 0.0f); })
@@ -134,9 +155,12 @@ class NaiveCodec final : public ReferenceCodec {
   }
 
   std::size_t block() const { return static_cast<std::size_t>(codec_.block); }
+  std::size_t part() const { return static_cast<std::size_t>(part_of(codec_)); }
+  /// Where what the block of element `i` shares lies, and its Param.
+  std::size_t shared_at(std::size_t i) const { return i / block() * (kSharedBytes + block() / part() * kParamBytes); }
+  std::size_t param_at(std::size_t i) const { return shared_at(i) + kSharedBytes + i % block() / part() * kParamBytes; }
   std::size_t codes_at(std::size_t count) const {
-    const std::size_t blocks = count / block() + (count % block() != 0 ? 1 : 0);
-    return (blocks * kParamBytes + 15) / 16 * 16;
+    return count == 0 ? 0 : (param_at(count - 1) + kParamBytes + 15) / 16 * 16;
   }
   /// Codes lie end to end, low bits first; moved by single bits, or by bytes where codes are whole bytes.
   static constexpr std::size_t kStride = kBits >= 8 ? 8 : 1;
@@ -231,13 +255,16 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
 struct Subject {
   std::string name;
   int bits = 0;
-  std::size_t param_bytes = 0;
+  std::size_t param_bytes = 0;   ///< per part
+  std::size_t shared_bytes = 0;  ///< per block
+  std::size_t part = 0;          ///< elements
   int block = 0;
   double accuracy = 0;
   bool exact_zero = true, idempotent = true, scale_invariant = true, odd_symmetric = false;
   bool keeps_extremes = true;
   bool stochastic = false;  ///< has a choice of rounding
   float largest = 0;
+  float saturation = 0;
   double (*error_bound)(double x, double largest) = nullptr;
   std::unique_ptr<Coder> (*coder_at)(int block, host::Level level) = nullptr;
   std::unique_ptr<ReferenceCodec> (*reference_at)(int block) = nullptr;
@@ -252,7 +279,9 @@ Subject subject() {
   Subject s;
   s.name = std::string(C::name);
   s.bits = C::bits;
-  s.param_bytes = std::is_empty_v<typename C::Param> ? 0 : sizeof(typename C::Param);
+  s.param_bytes = host::kParamBytes<C>;
+  s.shared_bytes = host::kSharedBytes<C>;
+  s.part = static_cast<std::size_t>(part_of(C{}));
   s.block = C{}.block;
   s.accuracy = static_cast<double>(C::accuracy);
   s.exact_zero = Claims<C>::exact_zero;
@@ -262,6 +291,7 @@ Subject subject() {
   s.keeps_extremes = Claims<C>::keeps_extremes;
   s.stochastic = requires(C codec) { codec.round; };
   s.largest = Claims<C>::largest;
+  s.saturation = Claims<C>::saturation;
   s.error_bound = [](double x, double largest) { return Claims<C>::error_bound(x, largest); };
   s.coder_at = [](int block, host::Level level) -> std::unique_ptr<Coder> {
     C codec;

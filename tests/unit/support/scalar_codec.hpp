@@ -78,6 +78,10 @@ inline float rounded(ElementType type, float x) {
   return load(type, buffer);
 }
 
+inline float saturated(float x, float largest) {
+  return is_finite(x) && std::fabs(x) > largest ? std::copysign(largest, x) : x;
+}
+
 enum class Kind { dense, bf16, fp16, int8, int4 };
 
 struct Codec {
@@ -113,8 +117,8 @@ struct Codec {
   std::uint32_t code(float x, std::uint16_t param) const {
     switch (kind) {
       case Kind::dense: return is_nan(x) ? 0x7fc00000u : bits_of(x);
-      case Kind::bf16: return is_nan(x) ? 0x7fc0u : to_bf16(x);
-      case Kind::fp16: return is_nan(x) ? 0x7e00u : to_f16(x);
+      case Kind::bf16: return is_nan(x) ? 0x7fc0u : to_bf16(saturated(x, 0x1.fep127f));
+      case Kind::fp16: return is_nan(x) ? 0x7e00u : to_f16(saturated(x, 65504.0f));
       default: break;
     }
     if (param == 0 || param == 0x7fc0) return 0;
@@ -141,8 +145,15 @@ struct Encoded {
   std::uint64_t nonfinite = 0;
 };
 
-inline Encoded encode(const Codec& codec, std::span<const float> x, std::span<const float> before, ElementType type) {
-  const std::size_t count = x.size();
+inline Encoded encode(const Codec& codec, std::span<const float> given, std::span<const float> before,
+                      ElementType type) {
+  const std::size_t count = given.size();
+  // Where the wire has the type of the buffer, what neither can hold is infinite.
+  std::vector<float> in_range(given.begin(), given.end());
+  if ((codec.kind == Kind::bf16 && type == ElementType::bf16) || (codec.kind == Kind::fp16 && type == ElementType::f16))
+    for (float& element : in_range)
+      if (!is_finite(rounded(type, element))) element = rounded(type, element);
+  const std::span<const float> x = in_range;
   Encoded encoded{std::vector<std::byte>(codec.wire_bytes(count)), {}, {}, 0};
   std::byte* codes = encoded.wire.data() + codec.codes_at(count);
   for (std::size_t i = 0; i < count; ++i) {
