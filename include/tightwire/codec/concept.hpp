@@ -26,11 +26,13 @@ inline constexpr bool has_one_arithmetic = std::is_same_v<typename ArithmeticOf<
                                                requires(typename C::Scale scale) { C::value(0, scale); } ||
                                                requires(typename C::Scale scale) { C::code(0.0f, scale); });
 
+/// A Param and a Scale for every block.
 template <class C>
 concept BlocksWhole = requires(typename C::Stat stat, typename C::Param param) {
   { C::param(stat) } -> std::same_as<typename C::Param>;
   { C::scale(param) } -> std::same_as<typename C::Scale>;
 };
+/// A Param and a Scale for every part of a block.
 template <class C>
 concept BlocksInParts = requires(typename C::Stat stat, typename C::Param param, typename C::Shared shared) {
   { C::part } -> std::convertible_to<int>;  // a multiple of 16 that divides the block
@@ -47,6 +49,7 @@ template <BlocksInParts C>
 struct SharedOf<C> {
   using Type = typename C::Shared;
 };
+
 }  // namespace detail
 
 /// Where `code` and `value` of a codec are: in `C::Arithmetic`, for which loops are compiled once however many codecs
@@ -61,12 +64,12 @@ using ArithmeticOf = typename detail::ArithmeticOf<C>::Type;
 /// `Arithmetic::code` with noise (rounding.hpp; then `unbiased_param`, if scales must be others for nothing to be
 /// clipped), `Arithmetic::finite_code` (the same as `code` in fewer operations, of elements of a finite block).
 ///
-/// Blocks may consist of parts, see `codec/nvfp4.hpp`: `part` elements have a Param and a Scale, and all parts of a
-/// block a Shared. Then Shared is made of the Stat of the finite parts together, and `param` and `scale` take it too.
-///
 /// A block of `block` elements shares one Param. Encoding forms the Stat of the block from the keys of its elements,
 /// turns it into the Param that goes on the wire, the Param into the Scale that stays in registers, and each element
 /// into a code of `bits` bits. Decoding needs Param and codes alone, and must give a value for any bytes.
+///
+/// Blocks may consist of parts, see `codec/nvfp4.hpp`: `part` elements have a Param and a Scale, and all parts of a
+/// block a Shared. Then Shared is made of the Stat of the finite parts together, and `param` and `scale` take it too.
 template <class C>
 concept BlockCodec = std::is_trivially_copyable_v<C> && std::default_initializable<C> &&
     requires(const C codec, typename C::Stat stat, typename C::Param param, typename C::Scale scale, float x,
