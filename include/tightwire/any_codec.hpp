@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <tightwire/coder.hpp>
+#include <tightwire/error.hpp>
 #include <tightwire/host/coder.hpp>
 
 namespace tightwire {
@@ -32,8 +33,10 @@ class Codec {
   /// Null unless only some elements are sent.
   const SparseSettings* sparse() const noexcept { return sparse_.get(); }
 
-  /// The coder for buffers of a type; exact where `sparse()`.
+  /// The coder for buffers of a type. Throws Error(unsupported) where only some elements are sent, which is no matter
+  /// of blocks.
   std::shared_ptr<const Coder> coder(ElementType type) const {
+    if (sparse_) throw Error(Errc::unsupported, spec() + " is not a codec of blocks");
     if (coder_) return coder_;
     switch (type) {
       case ElementType::bf16: return std::make_shared<HostCoder<Bf16>>();

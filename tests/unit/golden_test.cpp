@@ -101,9 +101,9 @@ TEST(Golden, SectionsOfSparseFrames) {
     sparse::IndexForm expected;
   };
   constexpr std::size_t kElements = 1000;
-  for (const auto& [form, below, expected] : {Case{"gaps", 40, sparse::IndexForm::gaps},
-                                              Case{"bitmap", 400, sparse::IndexForm::bitmap},
-                                              Case{"all", 1009, sparse::IndexForm::all}})
+  for (const auto& [form, below, expected] :
+       {Case{"gaps", 40, sparse::IndexForm::gaps}, Case{"bitmap", 400, sparse::IndexForm::bitmap},
+        Case{"all", 1009, sparse::IndexForm::all}})
     for (const char* values : {"dense", "int8"}) {
       const auto coder = parse_codec(values).coder(ElementType::f32);
       sparse::Entries entries;

@@ -65,7 +65,8 @@ void add_codecs(CLI::App& app, int& status) {
   codecs->add_flag("--json", *json, "As JSON");
   codecs->callback([specs, json, &status] {
     if (specs->empty()) *specs = all_specs();
-    for (const std::string& spec : *specs) parse_codec(spec);  // a mistake in the last is told before the first runs
+    for (const std::string& spec : *specs)
+      parse_codec(spec).coder(ElementType::f32);  // a mistake in the last is told before the first runs
     if (!*json) print_head();
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const std::string& spec : *specs) {
