@@ -97,7 +97,7 @@ class RandomReduction final : public Reduction {
       const sparse::Source source{input_.data[p],  parameter.type,
                                   parameter.count, 0,
                                   residual,        input_.momenta.empty() ? Residual{} : input_.momenta[p]};
-      adder_.add({&source, 1}, momentum_);
+      const bool all_finite = !adder_.add({&source, 1}, momentum_);
       for (std::size_t i = 0; i < indices_[p].size(); ++i) {
         float& kept = residual.after[indices_[p][i]];
         values_[p][i] = kept;
@@ -105,7 +105,7 @@ class RandomReduction final : public Reduction {
         kept = 0.0f;
         if (masks(p)) source.momentum.after[indices_[p][i]] = 0.0f;
       }
-      statistics_.nonfinite += forget_nonfinite(source);
+      if (!all_finite) statistics_.nonfinite += forget_nonfinite(source);
     } else {
       // The others are lost, so these stand for them.
       const float weight = static_cast<float>(parameter.count) / static_cast<float>(indices_[p].size());
@@ -126,9 +126,6 @@ class RandomReduction final : public Reduction {
   /// What is not finite and was not drawn must not stay. Returns how many elements that were.
   static std::uint64_t forget_nonfinite(const sparse::Source& source) {
     const float* const sums = source.residual.after;
-    std::uint32_t largest = 0;
-    for (std::size_t i = 0; i < source.count; ++i) largest = std::max(largest, sparse::magnitude_key(sums[i]));
-    if (largest < detail::kInfinityBits) return 0;
     std::uint64_t met = 0;
     for (std::size_t i = 0; i < source.count; ++i) {
       if (std::isfinite(sums[i])) continue;

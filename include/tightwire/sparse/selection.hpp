@@ -64,11 +64,14 @@ class Selection {
       chosen_ = found_;
   }
 
-  /// Adds residuals and momentum, and chooses nothing.
-  void add(std::span<const Source> sources, const MomentumCorrection& momentum) {
+  /// Adds residuals and momentum, and chooses nothing. Returns whether some sum is not finite.
+  bool add(std::span<const Source> sources, const MomentumCorrection& momentum) {
     start(sources, 1, momentum);
-    add_and_find(kAboveAll);
+    adding_only_ = true;
+    add_and_find(kNonFinite);
+    adding_only_ = false;
     threshold_ = 0;
+    return found_ != 0;
   }
 
   std::span<const std::uint32_t> places() const { return {places_.data(), chosen_}; }
@@ -149,6 +152,7 @@ class Selection {
 
   /// Elements to look at next. Every one of them may be found, so there must be room for all.
   std::size_t next_length(std::size_t left, bool straight) {
+    if (room_ - found_ < kTileElements && adding_only_) found_ = 1;  // that there are some is all that is asked
     if (room_ - found_ < kTileElements && found_ > count_) {
       cut_to_count();
       cut_ = true;
@@ -169,7 +173,7 @@ class Selection {
                                                  .places = places_.data(),
                                                  .found = found_,
                                                  .past_cache = residual.past_cache,
-                                                 .seldom = threshold_known() && count_ < elements_ / 400});
+                                                 .seldom = adding_only_ || (threshold_known() && count_ < elements_ / 400)});
   }
 
   const float* widened(const Source& source, std::size_t at, std::size_t length) {
@@ -303,6 +307,7 @@ class Selection {
   std::uint32_t threshold_ = 0;   ///< for the next time; 0: unknown
   std::uint32_t margin_ = kFirstMargin;
   std::uint32_t last_least_ = 0;
+  bool adding_only_ = false;
   bool cut_ = false;  ///< cut down to `count_` during the pass
   std::vector<std::uint32_t> places_;
   std::vector<float> values_;
