@@ -12,9 +12,11 @@ namespace tightwire {
 struct TopK;
 struct RandomK;
 struct SparseSettings;
+struct PowerSgd;
+struct LowRankSettings;
 
 /// A codec chosen at run time, made from any BlockCodec value, ours or the user's (`Codec c = Int8{.block = 128}`), or
-/// from TopK or RandomK (sparse/settings.hpp). Cheap to copy.
+/// from TopK or RandomK (sparse/settings.hpp) or PowerSgd (low_rank/settings.hpp). Cheap to copy.
 class Codec {
  public:
   /// Exact: the buffer's own element type on the wire.
@@ -27,16 +29,19 @@ class Codec {
   /// Throws Error(invalid_argument) for a setting that makes no sense.
   Codec(const TopK& top_k);
   Codec(const RandomK& random_k);
+  Codec(const PowerSgd& power_sgd);
 
   std::string spec() const;
 
   /// Null unless only some elements are sent.
   const SparseSettings* sparse() const noexcept { return sparse_.get(); }
+  /// Null unless matrices are sent as products of factors.
+  const LowRankSettings* low_rank() const noexcept { return low_rank_.get(); }
 
   /// The coder for buffers of a type. Throws Error(unsupported) where only some elements are sent, which is no matter
   /// of blocks.
   std::shared_ptr<const Coder> coder(ElementType type) const {
-    if (sparse_) throw Error(Errc::unsupported, spec() + " is not a codec of blocks");
+    if (sparse_ || low_rank_) throw Error(Errc::unsupported, spec() + " is not a codec of blocks");
     if (coder_) return coder_;
     switch (type) {
       case ElementType::bf16: return std::make_shared<HostCoder<Bf16>>();
@@ -48,6 +53,7 @@ class Codec {
  private:
   std::shared_ptr<const Coder> coder_;
   std::shared_ptr<const SparseSettings> sparse_;
+  std::shared_ptr<const LowRankSettings> low_rank_;
 };
 
 }  // namespace tightwire

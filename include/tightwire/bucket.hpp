@@ -1,10 +1,12 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
+#include <tightwire/low_rank/plan.hpp>
 #include <tightwire/plan.hpp>
 #include <tightwire/sparse/plan.hpp>
 #include <tightwire/statistics.hpp>
@@ -47,6 +49,14 @@ struct Bucket {
   std::vector<sparse::PlannedSparse> planned_random;
   std::vector<PlannedParameter> drawn_elements;
   BucketPlan random_plan;
+
+  // What is sent as factors, first in its part, and what goes along with them.
+  BucketPart matrices;
+  std::vector<low_rank::PlannedMatrix> planned_matrices;
+  low_rank::Plan low_rank_plan;
+
+  /// In the order of the operation's reductions, of which empty parts have none.
+  std::array<BucketPart*, 4> parts() { return {&blocks, &chosen, &drawn, &matrices}; }
 
   mutable Engine::Operation operation;
   std::uint32_t sequence = 0;  ///< reductions begun

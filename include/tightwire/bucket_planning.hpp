@@ -9,6 +9,7 @@
 
 #include <tightwire/bucket.hpp>
 #include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/collective/low_rank_reduction.hpp>
 #include <tightwire/collective/random_reduction.hpp>
 #include <tightwire/collective/sparse_reduction.hpp>
 #include <tightwire/error_memory.hpp>
@@ -37,6 +38,7 @@ class BucketPlanning {
       add(bucket, i, parameters[id], memory[id]);
     }
     bucket.pointers.resize(bucket.parameters.size());
+    plan_matrices(bucket);
     bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
     bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, ranks_, options_.plan);
     bucket.random_plan = make_plan(bucket.drawn_elements, ranks_, options_.plan);
@@ -54,7 +56,7 @@ class BucketPlanning {
     const auto number = static_cast<std::uint32_t>(bucket.parameters[position]);
     if (options_.momentum) memory.momentum = memory_.add(parameter.count);
     if (const SparseSettings* sparse = codec.sparse()) {
-      require_feedback(parameter, *sparse);
+      require_feedback(parameter, codec, sparse->without_feedback);
       if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
       (sparse->random ? bucket.drawn : bucket.chosen).add(position);
       (sparse->random ? bucket.planned_random : bucket.planned_sparse)
@@ -64,16 +66,47 @@ class BucketPlanning {
             {sparse->chosen(parameter.count, 0), ElementType::f32, sparse->values, number, false});
       return;
     }
-    auto coder = codec.coder(parameter.type);
+    const low_rank::Shape shape = low_rank::matrix_shape(parameter.shape);
+    const LowRankSettings* const low_rank = codec.low_rank();
+    if (low_rank != nullptr && low_rank::worth_it(shape, low_rank->rank)) {
+      require_feedback(parameter, codec, low_rank->without_feedback);
+      if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
+      bucket.matrices.add(position);
+      bucket.planned_matrices.push_back({shape, parameter.type, *low_rank, number});
+      return;
+    }
+    auto coder = (low_rank != nullptr ? Codec{} : codec).coder(parameter.type);
     if (options_.error_feedback && !coder->lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
     const bool stochastic = coder->stochastic(options_.error_feedback);
     bucket.blocks.add(position);
     bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
   }
-  void require_feedback(const Parameter& parameter, const SparseSettings& sparse) const {
-    if (options_.error_feedback || sparse.without_feedback) return;
+
+  /// What is sent whole goes into the messages of the factors.
+  void plan_matrices(Bucket& bucket) const {
+    if (bucket.planned_matrices.empty()) return;
+    const LowRankSettings& first = bucket.planned_matrices.front().settings;
+    for (const low_rank::PlannedMatrix& matrix : bucket.planned_matrices)
+      if (matrix.settings.start_step != first.start_step || matrix.settings.both_factors != first.both_factors)
+        throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": seal: " + first.spec() + " and " +
+                                                matrix.settings.spec() + " in one bucket must start alike");
+    BucketPart blocks;
+    std::vector<PlannedParameter> planned, along;
+    for (std::size_t i = 0; i < bucket.planned.size(); ++i) {
+      const PlannedParameter& parameter = bucket.planned[i];
+      const bool goes_along = parameter.coder->lossless(parameter.type);
+      (goes_along ? bucket.matrices : blocks).add(bucket.blocks.positions[i]);
+      (goes_along ? along : planned).push_back(parameter);
+    }
+    bucket.blocks = std::move(blocks);
+    bucket.planned = std::move(planned);
+    bucket.low_rank_plan = low_rank::make_plan(bucket.planned_matrices, std::move(along), ranks_, options_.plan);
+  }
+
+  void require_feedback(const Parameter& parameter, const Codec& codec, bool without_feedback) const {
+    if (options_.error_feedback || without_feedback) return;
     throw Error(Errc::invalid_argument,
-                "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " + sparse.spec() +
+                "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " + codec.spec() +
                     " and error_feedback is off: what is not sent would be lost, and training fails; ask for "
                     "\"without-feedback\" to have it all the same");
   }
@@ -86,10 +119,10 @@ class BucketPlanning {
 
 /// Channels of a Session's reductions, one per kind, so that their messages never meet.
 struct Channels {
-  std::uint32_t blocks = 0, sparse = 0, random = 0;
+  std::uint32_t blocks = 0, sparse = 0, random = 0, low_rank = 0;
 };
 
-/// Takes the memory of a planned bucket's reductions: blocks, top-k, random-k, as far as there are any.
+/// Takes the memory of a planned bucket's reductions, as far as there are any.
 inline void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerprint, std::uint32_t number,
                             const Channels& channels, const SessionOptions& options) {
   const float divisor = options.average ? static_cast<float>(transport.size()) : 1.0f;
@@ -102,9 +135,12 @@ inline void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t 
     reductions.push_back(std::make_unique<SparseReduction>(transport, bucket.sparse_plan, identity(channels.sparse),
                                                            divisor, options.momentum));
   if (!bucket.planned_random.empty())
-    reductions.push_back(std::make_unique<RandomReduction>(transport, bucket.planned_random, bucket.random_plan,
-                                                           bucket.drawn_elements, identity(channels.random), divisor,
-                                                           options.momentum));
+    reductions.push_back(std::make_unique<RandomReduction>(
+        transport, RandomPlan{bucket.planned_random, bucket.random_plan, bucket.drawn_elements},
+        identity(channels.random), divisor, options.momentum));
+  if (!bucket.planned_matrices.empty())
+    reductions.push_back(std::make_unique<LowRankReduction>(transport, bucket.low_rank_plan,
+                                                            identity(channels.low_rank), divisor, options.seed));
 }
 
 }  // namespace tightwire

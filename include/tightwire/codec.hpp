@@ -10,15 +10,22 @@
 #include <tightwire/any_codec.hpp>
 #include <tightwire/builtin_codecs.hpp>
 #include <tightwire/error.hpp>
+#include <tightwire/low_rank/settings.hpp>
 #include <tightwire/sparse/settings.hpp>
 
 namespace tightwire {
+
+inline std::string Codec::spec() const {
+  if (sparse_) return sparse_->spec();
+  if (low_rank_) return low_rank_->spec();
+  return coder_ ? coder_->spec() : "exact";
+}
 
 /// The names `parse_codec` knows, with commas between.
 inline std::string codec_names() {
   std::string names = "exact";
   for (const BuiltinCodec& codec : builtin_codecs()) names += ", " + std::string(codec.name);
-  return names + ", topk, randomk";
+  return names + ", topk, randomk, powersgd";
 }
 
 namespace detail {
@@ -32,6 +39,7 @@ class CodecReader {
     if (const std::string_view first = text_.substr(0, text_.find_first_of(":+"));
         first == "topk" || first == "randomk")
       return read_sparse();
+    if (text_.substr(0, text_.find_first_of(":+")) == "powersgd") return read_power_sgd();
     std::string_view rest = text_;
     refuse_open_end(rest);
     if (rest.find('+') != std::string_view::npos || rest.substr(0, rest.find(':')) == "hadamard") {
@@ -110,6 +118,38 @@ class CodecReader {
     } else {
       throw fail("unknown option \"" + std::string(option) + "\"; known: ratio=<0..1>, " +
                  (random ? "" : "per-bucket, sampled, union, warm-up=<steps>, ") + "without-feedback");
+    }
+  }
+  /// "powersgd:rank=4,start=1000+int8": options, then the codec of the factors.
+  Codec read_power_sgd() {
+    std::string_view rest = text_;
+    refuse_open_end(rest);
+    std::string_view options = take(rest, '+');
+    refuse_open_end(options);
+    take(options, ':');
+    PowerSgd power_sgd;
+    if (!rest.empty()) power_sgd.factors = CodecReader(rest).read();
+    while (!options.empty()) read_power_sgd_option(take(options, ','), power_sgd);
+    try {
+      return power_sgd;
+    } catch (const Error& error) {
+      throw fail(error.what());
+    }
+  }
+  void read_power_sgd_option(std::string_view option, PowerSgd& power_sgd) {
+    std::string_view value = option;
+    const std::string_view key = take(value, '=');
+    if (key == "rank") {
+      power_sgd.rank = number<std::size_t>(option, value, " of columns");
+    } else if (key == "start") {
+      power_sgd.start_step = number<std::uint64_t>(option, value, " of a step");
+    } else if (option == "both-factors") {
+      power_sgd.both_factors = true;
+    } else if (option == "without-feedback") {
+      power_sgd.without_feedback = true;
+    } else {
+      throw fail("unknown option \"" + std::string(option) +
+                 "\"; known: rank=<columns>, start=<step>, both-factors, without-feedback");
     }
   }
   void refuse_open_end(std::string_view text) const {

@@ -66,7 +66,8 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    channels_ = {transport_->next_channel(), transport_->next_channel(), transport_->next_channel()};
+    channels_ = {transport_->next_channel(), transport_->next_channel(), transport_->next_channel(),
+                 transport_->next_channel()};
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -331,7 +332,7 @@ class Session {
 
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
-    for (BucketPart* part : {&bucket.blocks, &bucket.chosen, &bucket.drawn})
+    for (BucketPart* part : bucket.parts())
       for (std::size_t i = 0; i < part->positions.size(); ++i) {
         const ParameterId id = bucket.parameters[part->positions[i]];
         part->pointers[i] = bucket.pointers[part->positions[i]];
@@ -340,7 +341,7 @@ class Session {
       }
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     std::size_t next = 0;
-    for (const BucketPart* part : {&bucket.blocks, &bucket.chosen, &bucket.drawn}) {
+    for (const BucketPart* part : bucket.parts()) {
       if (part->positions.empty()) continue;
       bucket.operation.reductions[next++]->begin({.data = part->pointers,
                                                   .senders = part->senders,
@@ -369,11 +370,12 @@ class Session {
   /// Momentum of the parameters that are not sparse, of the mean that all ranks hold.
   void gather_momentum(const Bucket& bucket) {
     const detail::FloatEnvironment environment;
-    for (const std::size_t position : bucket.blocks.positions) {
-      const Parameter& parameter = parameters_[bucket.parameters[position]];
-      host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
-                           open(parameter_memory_[bucket.parameters[position]].momentum));
-    }
+    for (const BucketPart* part : {&bucket.blocks, &bucket.matrices})
+      for (const std::size_t position : part->positions) {
+        const Parameter& parameter = parameters_[bucket.parameters[position]];
+        host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
+                             open(parameter_memory_[bucket.parameters[position]].momentum));
+      }
   }
   /// Scales the gradient of this rank down to its part of `clip_norm`.
   void clip(std::span<void* const> data) {

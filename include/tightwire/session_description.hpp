@@ -22,6 +22,13 @@ inline std::string describe(const Parameter& parameter, const SessionOptions& op
   for (std::size_t d = 0; d < parameter.shape.size(); ++d) text += (d ? "," : "") + std::to_string(parameter.shape[d]);
   text += "] " + std::string(to_string(parameter.type)) + " ";
   const Codec& codec = options.policy.choose(parameter, options.codec);
+  if (const LowRankSettings* low_rank = codec.low_rank()) {
+    const low_rank::Shape shape = low_rank::matrix_shape(parameter.shape);
+    const std::string matrix = std::to_string(shape.rows) + " x " + std::to_string(shape.columns);
+    if (!low_rank::worth_it(shape, low_rank->rank))
+      return text + "exact, since factors of " + matrix + " are not less than half";
+    return text + codec.spec() + ", of " + matrix;
+  }
   const bool stochastic = !codec.sparse() && codec.coder(parameter.type)->stochastic(options.error_feedback);
   return text + codec.spec() + (stochastic ? ", rounded stochastically" : "");
 }
@@ -41,6 +48,11 @@ inline std::string describe(const Bucket& bucket) {
     part("topk " + std::string(to_string(bucket.sparse_plan.algorithm)) + " of " +
          std::to_string(bucket.sparse_plan.elements()) + " elements");
   if (!bucket.planned_random.empty()) part("randomk " + describe(bucket.random_plan));
+  if (!bucket.planned_matrices.empty()) {
+    const low_rank::Plan& plan = bucket.low_rank_plan;
+    part("powersgd of " + std::to_string(plan.matrices.size()) + " matrices: left factors " +
+         describe(plan.factors[0]) + ", right factors " + describe(plan.factors[1]));
+  }
   return text + parts;
 }
 

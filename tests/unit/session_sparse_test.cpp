@@ -399,7 +399,7 @@ TEST(SessionSparse, SpecsAreReadAndRefused) {
   EXPECT_ERROR(parse_codec("topk:ratio=x"), Errc::invalid_argument, "\"ratio=x\" is not a number");
   EXPECT_ERROR(parse_codec("topk:k=5"), Errc::invalid_argument, "unknown option \"k=5\"");
   EXPECT_ERROR(parse_codec("topk+int9"), Errc::invalid_argument, "not known");
-  EXPECT_ERROR(parse_codec("topk+topk"), Errc::invalid_argument, "cannot be sparse again");
+  EXPECT_ERROR(parse_codec("topk+topk"), Errc::invalid_argument, "codec of blocks");
 }
 
 }  // namespace

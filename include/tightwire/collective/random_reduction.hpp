@@ -16,22 +16,29 @@
 
 namespace tightwire {
 
+/// Parameters, the elements that are drawn of them (fp32, with the codec of the values), and the plan of those.
+struct RandomPlan {
+  const std::vector<sparse::PlannedSparse>& parameters;
+  const BucketPlan& plan;
+  const std::vector<PlannedParameter>& drawn;
+};
+
 /// The all-reduce of elements that are drawn at random, the same on all ranks (RandomK): they are gathered side by side
 /// and summed as a parameter of their own, so that neither indices nor other elements are sent. What the codec of the
 /// values drops goes back to where it came from.
 class RandomReduction final : public Reduction {
  public:
-  /// `drawn` are the drawn elements, fp32, with the codec of the values, and `plan` is theirs. All must outlive it.
-  RandomReduction(Transport& transport, const std::vector<sparse::PlannedSparse>& parameters, const BucketPlan& plan,
-                  const std::vector<PlannedParameter>& drawn, FrameIdentity identity, float divisor,
+  /// What the plan refers to must outlive it.
+  RandomReduction(Transport& transport, const RandomPlan& plan, FrameIdentity identity, float divisor,
                   const MomentumCorrection& momentum)
-      : parameters_(parameters),
-        plan_(plan),
+      : parameters_(plan.parameters),
+        plan_(plan.plan),
         me_(static_cast<std::size_t>(transport.rank())),
         divisor_(divisor),
         momentum_(momentum),
-        inner_(transport, plan, drawn, identity, divisor) {
-    const std::size_t count = parameters.size();
+        inner_(transport, plan.plan, plan.drawn, identity, divisor) {
+    const std::vector<PlannedParameter>& drawn = plan.drawn;
+    const std::size_t count = parameters_.size();
     indices_.resize(count);
     values_.resize(count);
     lost_.resize(count);
@@ -45,7 +52,7 @@ class RandomReduction final : public Reduction {
       if (!lossless_[p]) lost_[p].resize(drawn[p].count);
       longest = std::max(longest, drawn[p].count);
     }
-    const std::size_t owned = plan.algorithm == Algorithm::two_shot ? plan.owned[me_] : 0;
+    const std::size_t owned = plan_.algorithm == Algorithm::two_shot ? plan_.owned[me_] : 0;
     owner_lost_.resize(owned);
     nothing_.resize(std::max(longest, owned));
   }

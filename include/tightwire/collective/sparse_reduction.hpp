@@ -350,7 +350,7 @@ class SparseReduction final : public Reduction {
   /// Keeps the largest sums; our residual gets the others.
   void reselect(const sparse::Piece& piece, std::size_t most) {
     if (sums_.size() <= most) return;
-    largest_.keep(sums_.values.data(), sums_.indices.data(), sums_.size(), most, 0,
+    largest_.keep({sums_.values.data(), sums_.indices.data(), sums_.size()}, most, 0,
                   [&](std::uint32_t index, float x) { give_back(piece, index, x); });
     sums_.resize(most);
   }

@@ -17,6 +17,13 @@ inline std::uint32_t magnitude_key(float x) {
   return tightwire::detail::to_bits(x) & tightwire::detail::kMagnitudeMask;
 }
 
+/// What the k largest are kept of.
+struct Candidates {
+  float* values;
+  std::uint32_t* places;
+  std::size_t count;
+};
+
 /// Values with their places, of which the k largest are kept, in their order; of equal magnitudes those that stand
 /// first. Keeps its own memory from call to call.
 class Largest {
@@ -48,8 +55,8 @@ class Largest {
   /// Keeps the k largest in front. `drop(place, value)` is called for those that go and reach `drop_key`. Returns the
   /// key of the least that was kept.
   template <class Drop>
-  std::uint32_t keep(float* values, std::uint32_t* places, std::size_t count, std::size_t k, std::uint32_t drop_key,
-                     const Drop& drop) {
+  std::uint32_t keep(const Candidates& from, std::size_t k, std::uint32_t drop_key, const Drop& drop) {
+    const auto& [values, places, count] = from;
     const std::uint32_t least = key_of(values, count, k);
     std::size_t above = 0;
     for (std::size_t i = 0; i < count; ++i) above += magnitude_key(values[i]) > least ? 1 : 0;
@@ -70,14 +77,15 @@ class Largest {
   /// As `keep`, for more values than k of which all keys are at least `low` and few much larger, and where few reach
   /// `drop_key`: about a nanosecond per value.
   template <class Drop>
-  std::uint32_t keep_near(float* values, std::uint32_t* places, std::size_t count, std::size_t k, std::uint32_t low,
-                          std::uint32_t drop_key, const Drop& drop) {
+  std::uint32_t keep_near(const Candidates& from, std::size_t k, std::uint32_t low, std::uint32_t drop_key,
+                          const Drop& drop) {
+    const auto& [values, places, count] = from;
     // An octave's worth of bins; what is larger goes into the last.
     const Bin bin = bin_of(values, count, k, low, 23 - kBits);
     const bool may_drop = bins_.back() != 0 || drop_key < low || drop_key - low < (kOctave - 1);
     if (bin.last == kOpen ||
         (may_drop && std::any_of(values, values + count, [&](float x) { return magnitude_key(x) >= drop_key; })))
-      return keep(values, places, count, k, drop_key, drop);
+      return keep(from, k, drop_key, drop);
     std::size_t kept = host::run<host::KeepLarge>(level_, {values, places, count, bin.begin});
     keys_.clear();
     for (std::size_t i = 0; i < kept; ++i)

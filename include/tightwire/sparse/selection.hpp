@@ -163,17 +163,18 @@ class Selection {
   bool threshold_known() const { return now_ > 1; }
 
   void find(const float* x, const Residual& residual, std::size_t length, std::uint32_t place) {
-    found_ = host::run<host::FindLarge>(level_, {.x = x,
-                                                 .before = residual.before,
-                                                 .after = residual.after,
-                                                 .count = length,
-                                                 .place = place,
-                                                 .threshold = now_,
-                                                 .values = values_.data(),
-                                                 .places = places_.data(),
-                                                 .found = found_,
-                                                 .past_cache = residual.past_cache,
-                                                 .seldom = adding_only_ || (threshold_known() && count_ < elements_ / 400)});
+    found_ =
+        host::run<host::FindLarge>(level_, {.x = x,
+                                            .before = residual.before,
+                                            .after = residual.after,
+                                            .count = length,
+                                            .place = place,
+                                            .threshold = now_,
+                                            .values = values_.data(),
+                                            .places = places_.data(),
+                                            .found = found_,
+                                            .past_cache = residual.past_cache,
+                                            .seldom = adding_only_ || (threshold_known() && count_ < elements_ / 400)});
   }
 
   const float* widened(const Source& source, std::size_t at, std::size_t length) {
@@ -210,10 +211,10 @@ class Selection {
   /// Keeps the `count_` largest so far. What comes later must be larger than the least of them, as of equals the first
   /// are chosen; but everything that is not finite must be found, so that it can be taken out of the residual.
   std::uint32_t cut_to_count() {
+    const Candidates all{values_.data(), places_.data(), found_};
     const auto drop = [&](std::uint32_t place, float) { forget(place); };
-    const std::uint32_t least =
-        cut_ ? largest_.keep(values_.data(), places_.data(), found_, count_, kNonFinite, drop)
-             : largest_.keep_near(values_.data(), places_.data(), found_, count_, looked_for_, kNonFinite, drop);
+    const std::uint32_t least = cut_ ? largest_.keep(all, count_, kNonFinite, drop)
+                                     : largest_.keep_near(all, count_, looked_for_, kNonFinite, drop);
     found_ = count_;
     now_ = std::min(least + 1, kNonFinite);
     return least;

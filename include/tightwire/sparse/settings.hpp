@@ -92,7 +92,8 @@ inline std::shared_ptr<const SparseSettings> checked(SparseSettings settings, co
   };
   if (!(settings.ratio > 0 && settings.ratio <= 1))
     refuse("ratio must be above 0 and at most 1, got " + std::to_string(settings.ratio));
-  if (values.sparse() != nullptr) refuse("its values cannot be sparse again: " + values.spec());
+  if (values.sparse() != nullptr || values.low_rank() != nullptr)
+    refuse("its values need a codec of blocks, not " + values.spec());
   settings.values = values.coder(ElementType::f32);
   return std::make_shared<const SparseSettings>(std::move(settings));
 }
@@ -113,7 +114,5 @@ inline Codec::Codec(const RandomK& random_k)
     : sparse_(detail::checked(
           {.random = true, .ratio = random_k.ratio, .values = nullptr, .without_feedback = random_k.without_feedback},
           random_k.values, "randomk")) {}
-
-inline std::string Codec::spec() const { return sparse_ ? sparse_->spec() : coder_ ? coder_->spec() : "exact"; }
 
 }  // namespace tightwire

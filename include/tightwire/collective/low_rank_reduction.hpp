@@ -1,0 +1,194 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/low_rank/matrix.hpp>
+#include <tightwire/low_rank/plan.hpp>
+
+namespace tightwire {
+
+/// The all-reduce of matrices as products of narrow factors (PowerSgd), with what is sent whole along with them.
+///
+/// A step, for a matrix A = gradient + residual: one factor is orthonormalized, which all ranks do alike; A times it is
+/// the other one, of which the mean over ranks is formed like that of any parameter. Every rank holds the product of
+/// the two; its residual is A less the product of the first and what it sent itself, so that residuals do not hold what
+/// gradients of ranks differ in. The next step takes the factors the other way round, or does both in one step.
+class LowRankReduction final : public Reduction {
+ public:
+  /// Positions in ReductionInput: the matrices, then what goes along. The plan must outlive it.
+  LowRankReduction(Transport& transport, const low_rank::Plan& plan, FrameIdentity identity, float divisor,
+                   std::uint64_t seed)
+      : plan_(plan), me_(static_cast<std::size_t>(transport.rank())), divisor_(divisor) {
+    for (const low_rank::PlannedMatrix& matrix : plan.matrices) matrices_.emplace_back(matrix, seed);
+    // Every message has a bucket number of its own: three for each bucket.
+    const auto reduction = [&](const BucketPlan& of, const std::vector<PlannedParameter>& parameters,
+                               std::uint32_t which) {
+      FrameIdentity own = identity;
+      own.bucket = 3 * identity.bucket + which;
+      return std::make_unique<BlockReduction>(transport, of, parameters, own, divisor);
+    };
+    for (std::size_t side = 0; side < 2; ++side)
+      reductions_[side] = reduction(plan.factors[side], plan.parameters[side], static_cast<std::uint32_t>(side));
+    if (plan.start_step != 0) whole_ = reduction(plan.whole, plan.whole_parameters, 2);
+    std::size_t longest = 0;
+    for (std::size_t side = 0; side < 2; ++side) {
+      const BucketPlan& of = plan.factors[side];
+      if (of.algorithm == Algorithm::two_shot) owner_lost_.resize(std::max(owner_lost_.size(), of.owned[me_]));
+      for (const PlannedParameter& parameter : plan.parameters[side]) longest = std::max(longest, parameter.count);
+    }
+    nothing_.resize(std::max(longest, owner_lost_.size()));
+  }
+
+  void begin(const ReductionInput& input) override {
+    input_ = input;
+    stage_ = Stage::begun;
+    statistics_ = {};
+    for (const low_rank::PlannedMatrix& matrix : plan_.matrices)
+      statistics_.gradient_bytes += matrix.elements() * element_bytes(matrix.type);
+    for (const PlannedParameter& parameter : plan_.along)
+      statistics_.gradient_bytes += parameter.count * element_bytes(parameter.type);
+  }
+  bool finished() const override { return stage_ == Stage::finished; }
+  const Statistics& statistics() const override { return statistics_; }
+  std::string waiting_for() const override { return current_ == nullptr ? "none" : current_->waiting_for(); }
+
+  bool advance() override {
+    if (stage_ == Stage::finished) return false;
+    bool progressed = false;
+    if (stage_ == Stage::begun) {
+      start();
+      progressed = true;
+    }
+    progressed = current_->advance() || progressed;
+    if (!current_->finished()) return progressed;
+    add(current_->statistics());
+    if (stage_ == Stage::whole || !next_factor()) stage_ = Stage::finished;
+    return true;
+  }
+
+  void end_step(bool keep) override {
+    for (low_rank::Matrix& matrix : matrices_) matrix.end_step(keep);
+    keep ? committed_side_ = side_ : side_ = committed_side_;
+  }
+
+  /// The factor that a matrix goes on from; the same on all ranks.
+  std::span<const float> factor(std::size_t matrix, low_rank::Side side) const {
+    return matrices_[matrix].factor(side);
+  }
+
+ private:
+  enum class Stage { finished, begun, whole, factors };
+
+  void start() {
+    first_ = true;
+    if (input_.committed < plan_.start_step) {
+      for (std::size_t m = 0; m < matrices_.size(); ++m) matrices_[m].pass(input_.senders[m]);
+      data_.assign(input_.data.begin(), input_.data.end());
+      senders_.assign(input_.data.size(), Residual{});
+      reduce(*whole_, {});
+      stage_ = Stage::whole;
+      return;
+    }
+    {
+      const detail::Work work(statistics_.encode_seconds);
+      for (std::size_t m = 0; m < matrices_.size(); ++m)
+        matrices_[m].begin(input_.data[m], input_.senders[m], static_cast<std::uint32_t>(input_.committed));
+    }
+    if (plan_.both_factors) side_ = low_rank::Side::left;
+    send_factors();
+    stage_ = Stage::factors;
+  }
+
+  void send_factors() {
+    const auto side = static_cast<std::size_t>(side_);
+    const bool feedback = static_cast<bool>(input_.senders.front());
+    data_.clear();
+    senders_.clear();
+    {
+      const detail::Work work(statistics_.encode_seconds);
+      for (std::size_t m = 0; m < matrices_.size(); ++m) {
+        data_.push_back(matrices_[m].multiply(side_).data());
+        const bool loses = feedback && !plan_.matrices[m].settings.factors->lossless(ElementType::f32);
+        senders_.push_back(loses ? Residual{nothing_.data(), matrices_[m].lost()} : Residual{});
+      }
+    }
+    if (plan_.parameters[side].size() > matrices_.size()) {
+      data_.insert(data_.end(), input_.data.begin() + static_cast<std::ptrdiff_t>(matrices_.size()), input_.data.end());
+      senders_.resize(data_.size());
+    }
+    const bool owns =
+        feedback && plan_.factors[side].algorithm == Algorithm::two_shot && plan_.factors[side].owned[me_] != 0;
+    reduce(*reductions_[side], owns ? Residual{nothing_.data(), owner_lost_.data()} : Residual{});
+  }
+
+  void reduce(BlockReduction& reduction, const Residual& owner) {
+    ReductionInput inner = input_;
+    inner.data = data_;
+    inner.senders = senders_;
+    inner.owner = owner;
+    inner.momenta = {};
+    current_ = &reduction;
+    reduction.begin(inner);
+  }
+
+  /// After the mean of one factor: the other one, or the end. Returns whether there is more to do.
+  bool next_factor() {
+    if (plan_.both_factors && first_) {
+      first_ = false;
+      side_ = low_rank::Side::right;
+      send_factors();
+      return true;
+    }
+    const detail::Work work(statistics_.decode_seconds);
+    account_for_losses();
+    for (std::size_t m = 0; m < matrices_.size(); ++m)
+      matrices_[m].finish(side_, divisor_, plan_.matrices[m].number % ranks() == me_);
+    side_ = low_rank::other(side_);
+    return false;
+  }
+
+  /// What the codec of the factors dropped of ours, and of the sums that we own, was not sent: it stays in the
+  /// residual.
+  void account_for_losses() {
+    for (std::size_t m = 0; m < matrices_.size(); ++m)
+      if (senders_[m]) matrices_[m].subtract_lost();
+    const BucketPlan& plan = plan_.factors[static_cast<std::size_t>(side_)];
+    if (plan.algorithm != Algorithm::two_shot) return;
+    for (const Chunk& chunk : plan.chunks)
+      for (const Slice& slice : chunk.shares[me_].slices) {
+        if (slice.parameter >= matrices_.size() || !senders_[slice.parameter]) continue;
+        for (std::size_t i = 0; i < slice.count; ++i)
+          matrices_[slice.parameter].subtract_lost(slice.begin + i, divisor_ * owner_lost_[slice.error_at + i]);
+      }
+  }
+  std::size_t ranks() const { return static_cast<std::size_t>(plan_.factors[0].ranks); }
+
+  void add(const Statistics& inner) {
+    const std::uint64_t gradient_bytes = statistics_.gradient_bytes;
+    statistics_ += inner;
+    statistics_.gradient_bytes = gradient_bytes;
+  }
+
+  const low_rank::Plan& plan_;
+  std::size_t me_;
+  float divisor_;
+  std::vector<low_rank::Matrix> matrices_;
+  std::unique_ptr<BlockReduction> reductions_[2], whole_;
+  BlockReduction* current_ = nullptr;
+  low_rank::Side side_ = low_rank::Side::left, committed_side_ = low_rank::Side::left;
+  bool first_ = true;
+  std::vector<void*> data_;
+  std::vector<Residual> senders_;
+  std::vector<float> owner_lost_;
+  std::vector<float> nothing_;  ///< residuals before
+  Stage stage_ = Stage::finished;
+  ReductionInput input_{};
+  Statistics statistics_;
+};
+
+}  // namespace tightwire

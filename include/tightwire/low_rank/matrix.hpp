@@ -1,0 +1,184 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include <tightwire/collective/reduction.hpp>
+#include <tightwire/host/elements.hpp>
+#include <tightwire/host/nonfinite.hpp>
+#include <tightwire/low_rank/orthogonalize.hpp>
+#include <tightwire/low_rank/plan.hpp>
+#include <tightwire/low_rank/products.hpp>
+#include <tightwire/sparse/selection.hpp>
+
+namespace tightwire::low_rank {
+
+/// One matrix of a bucket through one step: gradient and residual -> own factor -> mean factor -> gradient and
+/// residual. The factors that the next step goes on from are the same on every rank.
+class Matrix {
+ public:
+  Matrix(const PlannedMatrix& plan, std::uint64_t seed) : plan_(plan), seed_(seed), rank_(plan.rank()) {
+    for (const Side side : {Side::left, Side::right}) factor(side).resize(rank_ * length(side, plan.shape));
+    seed_factor(factor(Side::right).data(), plan.shape.columns, rank_, seed, plan.number, 0);
+    for (std::size_t side = 0; side < 2; ++side) committed_[side] = factors_[side];
+    const std::size_t longer = rank_ * std::max(plan.shape.rows, plan.shape.columns);
+    sent_.reserve(longer);
+    lost_.resize(longer);
+  }
+
+  /// Adds the residual to the gradient.
+  void begin(void* data, const Residual& residual, std::uint32_t use) {
+    data_ = data;
+    residual_ = residual;
+    use_ = use;
+    finite_ = true;
+    const sparse::Source source{data, plan_.type, plan_.elements(), 0, residual, {}};
+    if (residual) {
+      finite_ = !adder_.add({&source, 1}, {});
+      sums_ = residual.after;
+    } else if (host::holds_floats(plan_.type, data)) {
+      sums_ = static_cast<const float*>(data);
+    } else {
+      widened_.resize(plan_.elements());
+      host::widen(level_, plan_.type, static_cast<const std::byte*>(data), plan_.elements(), widened_.data());
+      sums_ = widened_.data();
+    }
+  }
+
+  /// The residual stays as it is, in a step in which the matrix is sent whole.
+  void pass(const Residual& residual) const {
+    if (residual && residual.before != residual.after)
+      std::memcpy(residual.after, residual.before, plan_.elements() * sizeof(float));
+  }
+
+  /// This rank's factor of a side, from the orthonormalized other one; it is to be reduced where it is returned.
+  std::span<float> multiply(Side side) {
+    std::vector<float>& fixed = factor(other(side));
+    orthogonalizer_.orthogonalize(fixed.data(), length(other(side), plan_.shape), rank_,
+                                  {seed_, plan_.number, 2 * use_ + static_cast<std::uint32_t>(side)});
+    std::vector<float>& mine = factor(side);
+    if (side == Side::left)
+      add_and_multiply(level_, {.shape = plan_.shape,
+                                .rank = rank_,
+                                .x = sums_,
+                                .residual = {},
+                                .factor = fixed.data(),
+                                .product = mine.data(),
+                                .product_stride = plan_.shape.rows});
+    else
+      multiply_transposed(level_, {.shape = plan_.shape,
+                                   .rank = rank_,
+                                   .matrix = sums_,
+                                   .factor = fixed.data(),
+                                   .factor_stride = plan_.shape.rows,
+                                   .product = mine.data()});
+    sent_.assign(mine.begin(), mine.end());
+    return mine;
+  }
+
+  /// Where what the codec of the factors drops of ours is to be kept.
+  float* lost() { return lost_.data(); }
+  /// What of `sent` was not. For all, and for a run of elements that we own the sum of.
+  void subtract_lost() {
+    for (std::size_t i = 0; i < sent_.size(); ++i)
+      if (std::isfinite(lost_[i])) sent_[i] -= lost_[i];
+  }
+  void subtract_lost(std::size_t at, float lost) {
+    if (std::isfinite(lost)) sent_[at] -= lost;
+  }
+
+  /// Writes the product of the mean factor of `side` and the other one to the gradient; what the product of ours and
+  /// the other one lacks is the residual. Where a gradient of 16 bits cannot hold the product, one rank
+  /// `keeps_rounding`, the rest times the divisor, for all.
+  void finish(Side side, float divisor, bool keeps_rounding) {
+    const std::span<const float> mean = factor(side);
+    const bool arrived = std::all_of(mean.begin(), mean.end(), [](float x) { return std::isfinite(x); });
+    if (residual_) {
+      if (arrived && finite_)
+        subtract_product(level_, {.shape = plan_.shape,
+                                  .rank = rank_,
+                                  .left = side == Side::left ? sent_.data() : factor(Side::left).data(),
+                                  .left_stride = plan_.shape.rows,
+                                  .right = side == Side::right ? sent_.data() : factor(Side::right).data(),
+                                  .matrix = residual_.after});
+      else
+        undo_all();
+    }
+    write(divisor, keeps_rounding && arrived && finite_);
+  }
+
+  void end_step(bool keep) {
+    for (std::size_t side = 0; side < 2; ++side) {
+      std::vector<float>& to = keep ? committed_[side] : factors_[side];
+      const std::vector<float>& from = keep ? factors_[side] : committed_[side];
+      std::copy(from.begin(), from.end(), to.begin());
+    }
+  }
+
+  std::span<const float> factor(Side side) const { return factors_[static_cast<std::size_t>(side)]; }
+
+ private:
+  std::vector<float>& factor(Side side) { return factors_[static_cast<std::size_t>(side)]; }
+
+  /// As if the step had not happened; where what was before is overwritten, what is finite of the sums is kept.
+  void undo_all() const {
+    for (std::size_t i = 0; i < plan_.elements(); ++i)
+      if (residual_.before != residual_.after)
+        residual_.after[i] = residual_.before[i];
+      else if (!std::isfinite(residual_.after[i]))
+        residual_.after[i] = 0.0f;
+  }
+
+  void write(float divisor, bool keeps_rounding) {
+    const Shape shape = plan_.shape;
+    WriteProduct job{.shape = shape,
+                     .rank = rank_,
+                     .left = factor(Side::left).data(),
+                     .left_stride = shape.rows,
+                     .right = factor(Side::right).data(),
+                     .out = nullptr};
+    if (host::holds_floats(plan_.type, data_)) {
+      job.out = static_cast<float*>(data_);
+      return write_product(level_, job);
+    }
+    // A few rows at a time.
+    constexpr std::size_t kRows = 8;
+    widened_.resize(std::max(widened_.size(), kRows * shape.columns));
+    for (std::size_t row = 0; row < shape.rows; row += kRows) {
+      job.shape.rows = std::min(kRows, shape.rows - row);
+      job.left = factor(Side::left).data() + row;
+      job.out = widened_.data();
+      write_product(level_, job);
+      const std::size_t first = row * shape.columns, count = job.shape.rows * shape.columns;
+      std::byte* const to = static_cast<std::byte*>(data_) + first * element_bytes(plan_.type);
+      host::narrow(level_, plan_.type, job.out, count, to);
+      if (!keeps_rounding || !residual_) continue;
+      for (std::size_t i = 0; i < count; ++i) {
+        const float rest = job.out[i] - host::rounded(plan_.type, job.out[i]);
+        if (std::isfinite(rest)) residual_.after[first + i] += rest * divisor;
+      }
+    }
+  }
+
+  PlannedMatrix plan_;
+  std::uint64_t seed_;
+  std::size_t rank_;
+  host::Level level_ = host::level();
+  Orthogonalizer orthogonalizer_;
+  sparse::Selection adder_;
+  std::vector<float> factors_[2], committed_[2];  ///< by side
+  std::vector<float> sent_;                       ///< our factor, as it went into the mean
+  std::vector<float> lost_;
+  std::vector<float> widened_;
+  const float* sums_ = nullptr;
+  void* data_ = nullptr;
+  Residual residual_;
+  std::uint32_t use_ = 0;
+  bool finite_ = true;
+};
+
+}  // namespace tightwire::low_rank
