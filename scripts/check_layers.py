@@ -20,7 +20,7 @@ LAYERS = [
     ["codec.hpp"],
     ["transport.hpp"],
     ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp"],
-    ["collective/", "sparse/"],
+    ["collective/", "sparse/", "low_rank/"],
     ["engine.hpp"],
     ["bucket.hpp", "session_options.hpp"],
     ["bucket_planning.hpp", "session_description.hpp"],

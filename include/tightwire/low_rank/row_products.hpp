@@ -1,0 +1,196 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include <tightwire/coder.hpp>
+#include <tightwire/host/elements.hpp>
+#include <tightwire/low_rank/factor.hpp>
+#include <tightwire/low_rank/strips.hpp>
+
+namespace tightwire::low_rank {
+
+/// A := x + residual.before, which goes to residual.after, and product := A * factor. Without a residual A is x.
+struct AddAndMultiply {
+  Shape shape;                 ///< of x, and of the residual
+  std::size_t rank;            ///< 1 .. kMostRank
+  const float* x;              ///< [rows][columns]
+  Residual residual;           ///< the same; in place, or before and after apart from each other
+  const float* factor;         ///< columns x rank, column after column
+  float* product;              ///< rows x rank, column after column
+  std::size_t product_stride;  ///< from one column of it to the next: more than rows where x is a tile of whole rows
+};
+
+/// The loop of AddAndMultiply.
+///
+/// An element of the product is a sum over blocks of 1024 columns, from left to right. The sum of a block is made of 16
+/// partial sums: number s has columns s, s + 16, s + 32 ... of the block, added from left to right to zero. Then s and
+/// s + 8 are added for s < 8, s and s + 4 for s < 4, s and s + 2 for s < 2, and the last two. It is what 16 lanes do;
+/// narrower registers keep the 16 in several.
+struct RowProducts {
+  using Job = AddAndMultiply;
+
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    alignas(64) float packed[kPackedFloats];
+    constexpr int kRows = W == 16 ? 4 : 2;
+    for (std::size_t first = 0; first < job.shape.columns; first += kColumns) {
+      for (std::size_t k = 0; k < job.rank; k += kRanks) {
+        Block block{job,
+                    {job.shape.columns, first, std::min(kColumns, job.shape.columns - first), k,
+                     std::min(kRanks, job.rank - k)},
+                    packed,
+                    false};
+        // Past the caches only what this loop does not itself read again.
+        block.past_cache = job.residual.past_cache && job.residual.before != job.residual.after &&
+                           job.rank <= kTileRanks<W> && job.shape.columns % 16 == 0 &&
+                           host::is_aligned(job.residual.after);
+        pack(job.factor, block.part, packed);
+        std::size_t row = 0;
+        for (; row + kRows <= job.shape.rows; row += kRows) multiply_rows<W, kRows>(block, row);
+        for (; row < job.shape.rows; ++row) multiply_rows<W, 1>(block, row);
+      }
+    }
+    tightwire::detail::order_stores_past_cache();
+  }
+
+ private:
+  static constexpr std::size_t kColumns = 1024;  // of a block: part of the result
+  static constexpr std::size_t kRanks = kPackedFloats / kColumns;
+  static constexpr int kPartialSums = 16;
+  /// Columns of the product that are summed at a time, in as many registers as there are.
+  template <int W>
+  static constexpr int kTileRanks = W == 16  ? 4
+                                    : W == 8 ? 2
+                                             : 1;
+  template <int W, int Rows, int Ranks>
+  struct Sums {
+    Lanes<float, W> of[Rows][Ranks][kPartialSums / W];
+  };
+  struct Block {
+    const Job& job;
+    FactorPart part;
+    const float* packed;
+    bool past_cache;
+  };
+  /// Where some rows of a strip are.
+  struct Strip {
+    const float* x;
+    const float* before;
+    float* after;
+    std::size_t stride;   ///< from row to row
+    const float* factor;  ///< [ranks][kStrip]
+    bool past_cache;
+  };
+
+  template <int W, int Rows>
+  TIGHTWIRE_INLINE static void multiply_rows(const Block& block, std::size_t row) {
+    for_ranks<kTileRanks<W>>(block.part.rank, [&]<int Ranks>(std::size_t k) TIGHTWIRE_LAMBDA_INLINE {
+      // Whoever is first adds; the others find the sum, of which the block is still in the cache.
+      if (block.job.residual && block.part.first_rank + k == 0)
+        multiply_tile<W, Rows, Ranks, true>(block, row, k);
+      else
+        multiply_tile<W, Rows, Ranks, false>(block, row, k);
+    });
+  }
+
+  template <int W, int Rows, int Ranks, bool Add>
+  TIGHTWIRE_INLINE static void multiply_tile(const Block& block, std::size_t row, std::size_t k) {
+    const Job& job = block.job;
+    const std::size_t stride = job.shape.columns, rank = block.part.rank, at = row * stride + block.part.first;
+    Strip strip{job.x + at, nullptr, nullptr, stride, block.packed + k * kStrip, block.past_cache};
+    if (job.residual) {
+      strip.before = job.residual.before + at;
+      strip.after = job.residual.after + at;
+      if (!Add) strip.x = strip.after;
+    }
+    Sums<W, Rows, Ranks> sums;
+    TIGHTWIRE_UNROLL(4)
+    for (int r = 0; r < Rows; ++r) TIGHTWIRE_UNROLL(4)
+    for (int j = 0; j < Ranks; ++j) TIGHTWIRE_UNROLL(4)
+    for (int p = 0; p < kPartialSums / W; ++p) sums.of[r][j][p] = Lanes<float, W>(0.0f);
+
+    const std::size_t whole = block.part.count / kStrip * kStrip;
+    for (std::size_t c = 0; c < whole; c += kStrip) {
+      add_strip<W, Rows, Ranks, Add>(strip, sums);
+      strip.x += kStrip;
+      if constexpr (Add) {
+        strip.before += kStrip;
+        strip.after += kStrip;
+      }
+      strip.factor += kStrip * rank;
+    }
+    if (whole < block.part.count) {
+      alignas(64) float padded[Rows][kStrip] = {};
+      copy_narrow<Rows, Add>(strip, block.part.count - whole, padded);
+      strip.x = padded[0];
+      strip.stride = kStrip;
+      add_strip<W, Rows, Ranks, false>(strip, sums);
+    }
+    TIGHTWIRE_UNROLL(4)
+    for (int j = 0; j < Ranks; ++j) {
+      float* const to =
+          job.product + (block.part.first_rank + k + static_cast<std::size_t>(j)) * job.product_stride + row;
+      TIGHTWIRE_UNROLL(4)
+      for (int r = 0; r < Rows; ++r) {
+        const float sum = sum_of(sums.of[r][j]);
+        to[r] = block.part.first == 0 ? sum : to[r] + sum;
+      }
+    }
+  }
+
+  template <int W, int Rows, int Ranks, bool Add>
+  TIGHTWIRE_INLINE static void add_strip(const Strip& strip, Sums<W, Rows, Ranks>& sums) {
+    for (std::size_t i = 0; i < kStrip; i += kPartialSums) {
+      TIGHTWIRE_UNROLL(4)
+      for (int p = 0; p < kPartialSums / W; ++p) {
+        const std::size_t c = i + static_cast<std::size_t>(p * W);
+        Lanes<float, W> a[Rows];
+        TIGHTWIRE_UNROLL(4)
+        for (int r = 0; r < Rows; ++r) {
+          const std::size_t at = static_cast<std::size_t>(r) * strip.stride + c;
+          a[r] = Lanes<float, W>::load(strip.x + at);
+          if constexpr (Add) {
+            a[r] = a[r] + Lanes<float, W>::load(strip.before + at);
+            if (strip.past_cache)
+              tightwire::detail::store_past_cache(a[r], strip.after + at);
+            else
+              a[r].store(strip.after + at);
+          }
+        }
+        TIGHTWIRE_UNROLL(4)
+        for (int j = 0; j < Ranks; ++j) {
+          const auto q = Lanes<float, W>::load(strip.factor + static_cast<std::size_t>(j) * kStrip + c);
+          TIGHTWIRE_UNROLL(4)
+          for (int r = 0; r < Rows; ++r) add_product(sums.of[r][j][p], a[r], q);
+        }
+      }
+    }
+  }
+
+  template <int Rows, bool Add>
+  static void copy_narrow(const Strip& strip, std::size_t width, float (&padded)[Rows][kStrip]) {
+    for (std::size_t r = 0; r < Rows; ++r)
+      for (std::size_t i = 0; i < width; ++i) {
+        const std::size_t at = r * strip.stride + i;
+        padded[r][i] = strip.x[at];
+        if constexpr (Add) strip.after[at] = padded[r][i] = padded[r][i] + strip.before[at];
+      }
+  }
+
+  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 16> (&x)[1]) {
+    const Lanes<float, 8> halves[2] = {
+        Lanes<float, 8>::of(__builtin_shufflevector(x[0].v, x[0].v, 0, 1, 2, 3, 4, 5, 6, 7)),
+        Lanes<float, 8>::of(__builtin_shufflevector(x[0].v, x[0].v, 8, 9, 10, 11, 12, 13, 14, 15))};
+    return sum_of(halves);
+  }
+  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 8> (&x)[2]) {
+    const Lanes<float, 8> sum = x[0] + x[1];
+    return sum_of(Lanes<float, 4>::of(__builtin_shufflevector(sum.v, sum.v, 0, 1, 2, 3)) +
+                  Lanes<float, 4>::of(__builtin_shufflevector(sum.v, sum.v, 4, 5, 6, 7)));
+  }
+  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 4> (&x)[4]) { return sum_of((x[0] + x[2]) + (x[1] + x[3])); }
+  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 4>& x) { return (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]); }
+};
+
+}  // namespace tightwire::low_rank
