@@ -16,7 +16,7 @@ LAYERS = [
     ["coder.hpp", "momentum.hpp"],
     ["host/"],
     ["builtin_codecs.hpp", "core_codecs.hpp"],
-    ["any_codec.hpp", "sparse/settings.hpp"],
+    ["any_codec.hpp", "low_rank/settings.hpp", "sparse/settings.hpp"],
     ["codec.hpp"],
     ["transport.hpp"],
     ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp"],

@@ -136,9 +136,24 @@ TEST(PowerSgdSession, SameBitsOnAllRanksInAnyOrder) {
         return [random](const Message&) { return Fault{.delay = std::chrono::microseconds(random->below(300))}; };
       };
       EXPECT_TRUE(steps.run(faulty(ranks, late)) == base);
-      steps.options.plan.share_elements = 5000;
-      EXPECT_TRUE(steps.run(ranks) == base) << "cuts change nothing";
     }
+}
+
+TEST(PowerSgdSession, CutsChangeNothingWhereFactorsAreExact) {
+  // Otherwise what a sum loses goes to the rank that owns it.
+  for (const bool both : {false, true}) {
+    Steps steps{.model = {{"a", {64, 144}, ElementType::f32, PowerSgd{.rank = 4, .both_factors = both}},
+                          {"b", {100, 57}, ElementType::bf16, PowerSgd{.rank = 3, .both_factors = both}},
+                          {"c", {333}, ElementType::f32, Codec{}}},
+                .options = with(Algorithm::two_shot),
+                .steps = 5};
+    const auto base = steps.run(3);
+    EXPECT_TRUE(all_equal(base));
+    for (const std::size_t share : {16u, 5000u}) {
+      steps.options.plan.share_elements = share;
+      EXPECT_TRUE(steps.run(3) == base) << "shares of " << share;
+    }
+  }
 }
 
 TEST(PowerSgdSession, BeforeItsStartItIsExact) {
@@ -285,7 +300,7 @@ TEST(PowerSgdSession, ZeroHugeAndTinyMatrices) {
         EXPECT_TRUE(all_finite(buffer.values(0)));
         EXPECT_TRUE(all_finite(residuals(*session)));
       }
-      if (scale == 0.0f) EXPECT_EQ(buffer.values(0), scaled);
+      EXPECT_TRUE(scale != 0.0f || buffer.values(0) == scaled);
     });
   }
 }
