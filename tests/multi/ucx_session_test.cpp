@@ -33,7 +33,7 @@ class SessionOverUcx : public ::testing::TestWithParam<Network> {
         gradients.fill_wide(Steps::seed(rendezvous.rank, step), steps.exponents);
         steps.reduce(*session, gradients);
         require(session->commit(), "the step counts");
-        if (!sparse(steps.model))
+        if (!varies(steps.model))
           require(session->last_step().sent_bytes == wire_bytes(*session), "as many bytes were sent as the plan says");
         const std::vector<std::byte> now = gradients.bytes();
         bytes.insert(bytes.end(), now.begin(), now.end());
@@ -44,8 +44,9 @@ class SessionOverUcx : public ::testing::TestWithParam<Network> {
     EXPECT_EQ(complaints(results), "");
   }
 
-  static bool sparse(const Model& model) {
-    return std::any_of(model.begin(), model.end(), [](const Tensor& tensor) { return tensor.codec.sparse(); });
+  static bool varies(const Model& model) {
+    return std::any_of(model.begin(), model.end(),
+                       [](const Tensor& tensor) { return tensor.codec.sparse() || tensor.codec.low_rank(); });
   }
   static std::size_t wire_bytes(const Session& session) {
     std::size_t bytes = 0;
@@ -92,6 +93,20 @@ TEST_P(SessionOverUcx, SameBitsOfTopKAndRandomK) {
     }
   // Frames of megabytes.
   expect_same_bits({.model = {{"large", {3'000'003}, ElementType::f32, TopK{.ratio = 0.3}}}, .steps = 2}, 3);
+}
+
+TEST_P(SessionOverUcx, SameBitsOfPowerSgd) {
+  for (const int ranks : {2, 3})
+    for (const bool both : {false, true}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks" + (both ? ", both factors" : ""));
+      Steps steps{.steps = 5};
+      steps.model = {
+          {"conv", {64, 32, 3, 3}, ElementType::f32, PowerSgd{.rank = 4, .both_factors = both}},
+          {"linear", {700, 300}, ElementType::bf16, PowerSgd{.rank = 4, .factors = Int8{}, .both_factors = both}},
+          {"bias", {700}, ElementType::f32, Codec{}},
+          {"int4", {5000}, ElementType::f32, Int4{}}};
+      expect_same_bits(steps, ranks);
+    }
 }
 
 TEST_P(SessionOverUcx, SameBitsOfTensorsLargerThanAllBuffers) {

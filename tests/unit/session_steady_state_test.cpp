@@ -31,10 +31,14 @@ void* allocate(std::size_t bytes, std::size_t alignment = alignof(std::max_align
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, std::size_t(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, std::size_t(alignment)); }
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return allocate(bytes); }
+[[gnu::noinline]] void* operator new[](std::size_t bytes) { return allocate(bytes); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, std::size_t(alignment));
+}
+[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, std::size_t(alignment));
+}
 // Not inlined, or g++ takes `free` for the wrong partner of the `operator new` it knows.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
@@ -74,6 +78,8 @@ Cost steady_cost(const SessionOptions& options, bool background) {
   model.push_back({"topk", {5000}, ElementType::f32, TopK{.ratio = 0.02}});
   model.push_back({"topk in 8", {900}, ElementType::bf16, TopK{.ratio = 0.1, .values = Int8{}}});
   model.push_back({"randomk", {2000}, ElementType::f32, RandomK{.ratio = 0.1, .values = Int8{}}});
+  model.push_back({"powersgd", {40, 70}, ElementType::f32, PowerSgd{.rank = 3, .factors = Int8{}}});
+  model.push_back({"powersgd in 16", {30, 90}, ElementType::bf16, PowerSgd{.rank = 3}});
   Cost at[2];
   int reached = 0;
   std::barrier line(kRanks, [&]() noexcept { at[reached++] = {allocations.load(), page_faults()}; });
