@@ -30,23 +30,12 @@ class Matrix {
     lost_.resize(longer);
   }
 
-  /// Adds the residual to the gradient.
+  /// A gradient and its residual, which are added to each other by the first product.
   void begin(void* data, const Residual& residual, std::uint32_t use) {
     data_ = data;
     residual_ = residual;
     use_ = use;
-    finite_ = true;
-    const sparse::Source source{data, plan_.type, plan_.elements(), 0, residual, {}};
-    if (residual) {
-      finite_ = !adder_.add({&source, 1}, {});
-      sums_ = residual.after;
-    } else if (host::holds_floats(plan_.type, data)) {
-      sums_ = static_cast<const float*>(data);
-    } else {
-      widened_.resize(plan_.elements());
-      host::widen(level_, plan_.type, static_cast<const std::byte*>(data), plan_.elements(), widened_.data());
-      sums_ = widened_.data();
-    }
+    added_ = false;
   }
 
   /// The residual stays as it is, in a step in which the matrix is sent whole.
@@ -61,11 +50,14 @@ class Matrix {
     orthogonalizer_.orthogonalize(fixed.data(), length(other(side), plan_.shape), rank_,
                                   {seed_, plan_.number, 2 * use_ + static_cast<std::uint32_t>(side)});
     std::vector<float>& mine = factor(side);
+    const bool fuses = !added_ && side == Side::left && residual_ && host::holds_floats(plan_.type, data_);
+    if (!added_ && !fuses) add();
+    added_ = true;
     if (side == Side::left)
       add_and_multiply(level_, {.shape = plan_.shape,
                                 .rank = rank_,
-                                .x = sums_,
-                                .residual = {},
+                                .x = fuses ? static_cast<const float*>(data_) : sums_,
+                                .residual = fuses ? residual_ : Residual{},
                                 .factor = fixed.data(),
                                 .product = mine.data(),
                                 .product_stride = plan_.shape.rows});
@@ -76,6 +68,8 @@ class Matrix {
                                    .factor = fixed.data(),
                                    .factor_stride = plan_.shape.rows,
                                    .product = mine.data()});
+    if (fuses) sums_ = residual_.after;
+    finite_ = all_finite(mine);  // no element of a matrix is left out of its products
     sent_.assign(mine.begin(), mine.end());
     return mine;
   }
@@ -123,6 +117,24 @@ class Matrix {
 
  private:
   std::vector<float>& factor(Side side) { return factors_[static_cast<std::size_t>(side)]; }
+
+  static bool all_finite(std::span<const float> x) {
+    return std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
+  }
+
+  void add() {
+    if (residual_) {
+      const sparse::Source source{data_, plan_.type, plan_.elements(), 0, residual_, {}};
+      adder_.add({&source, 1}, {});
+      sums_ = residual_.after;
+    } else if (host::holds_floats(plan_.type, data_)) {
+      sums_ = static_cast<const float*>(data_);
+    } else {
+      widened_.resize(plan_.elements());
+      host::widen(level_, plan_.type, static_cast<const std::byte*>(data_), plan_.elements(), widened_.data());
+      sums_ = widened_.data();
+    }
+  }
 
   /// As if the step had not happened; where what was before is overwritten, what is finite of the sums is kept.
   void undo_all() const {
@@ -178,6 +190,7 @@ class Matrix {
   void* data_ = nullptr;
   Residual residual_;
   std::uint32_t use_ = 0;
+  bool added_ = false;
   bool finite_ = true;
 };
 
