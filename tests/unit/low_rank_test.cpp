@@ -180,6 +180,22 @@ TEST(LowRank, ResidualInPlacePastTheCachesAndNone) {
     }
 }
 
+TEST(LowRank, NothingIsLeftOfTheCallBefore) {
+  // Buffers are on the stack, in the same place every time: where they are not filled, NaN is still there.
+  const Case wide({8, 200}, 3), narrow({5, 21}, 3);
+  const Values nan(200 * 3, kNan);
+  const auto project = [](host::Level level, const Case& c, const Values& right) {
+    Values product(c.shape.rows * c.rank);
+    low_rank::add_and_multiply(level, {c.shape, c.rank, c.x.data(), {}, right.data(), product.data(), c.shape.rows});
+    return product;
+  };
+  for (const host::Level level : levels()) {
+    const Values alone = project(level, narrow, narrow.right);
+    project(level, wide, nan);
+    EXPECT_TRUE(same_bits(project(level, narrow, narrow.right), alone));
+  }
+}
+
 TEST(LowRank, AddressesAndTilesOfRowsChangeNothing) {
   const Case c({50, 333}, 5);
   for (const host::Level level : levels()) {
@@ -279,7 +295,7 @@ double distance_from_orthonormal(const Values& factor, std::size_t rows, std::si
 }
 
 /// Orthonormal on every instruction set, with the same bits.
-void expect_orthonormal(Values factor, std::size_t rows, std::size_t rank) {
+void expect_orthonormal(const Values& factor, std::size_t rows, std::size_t rank) {
   Values first;
   for (const host::Level level : levels()) {
     Values q = factor;
@@ -311,6 +327,7 @@ TEST(LowRank, AnyFactorBecomesOrthonormal) {
       changed([](auto, auto k, float x) { return k % 2 == 0 ? 1e30f * x : 1e-30f * x; });
       changed([](auto i, auto k, float x) { return i == 0 && k % 3 == 1 ? kNan : x; });
       changed([](auto i, auto k, float x) { return i == 0 && k % 3 == 1 ? -kInfinity : x; });
+      changed([](auto i, auto, float x) { return i == 0 ? kInfinity : x; });
       changed([](auto, auto, float) { return kNan; });
       // Of rank 3 but for rounding; and nearly the same columns.
       changed([&](auto i, auto k, float) {
