@@ -14,7 +14,8 @@
 //
 // The same input gives the same bits on every instruction set, because the order of every sum is fixed; but which of
 // two NaN is handed on is not. Arithmetic is that in force in the thread (tightwire::detail::FloatEnvironment), and
-// pointers need no more than the alignment of a float. Factors must not overlap what is written.
+// pointers need no more than the alignment of a float. What is read must not overlap what is written, but for a
+// residual in place.
 
 namespace tightwire::low_rank {
 
