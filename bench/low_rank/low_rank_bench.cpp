@@ -32,8 +32,10 @@
 
 namespace {
 
-using namespace bench;
-using namespace tightwire;
+namespace host = tightwire::host;
+namespace low_rank = tightwire::low_rank;
+using bench::Memory;
+using bench::Subject;
 
 struct Options {
   std::vector<std::string> shapes = {"4096x4096", "1024x4608"};
@@ -55,7 +57,7 @@ struct Step {
   std::size_t rank;
   host::Level level = host::level();
   Memory gradient, residual, out;
-  std::vector<float> p, q, sent;
+  std::vector<float> p, q, projected;
   low_rank::Orthogonalizer orthogonalizer;
 
   Step(low_rank::Shape of, std::size_t rank_of)
@@ -66,11 +68,11 @@ struct Step {
         out(4 * elements(), 2176),
         p(of.rows * rank),
         q(of.columns * rank),
-        sent(of.rows * rank) {
+        projected(of.rows * rank) {
     low_rank::seed_factor(gradient.floats(), elements(), 1, 1, 0, 0);
     low_rank::seed_factor(q.data(), shape.columns, rank, 1, 1, 0);
     project();
-    sent = p;
+    projected = p;
   }
   std::size_t elements() const { return shape.rows * shape.columns; }
 
@@ -92,12 +94,12 @@ struct Step {
 };
 
 std::vector<Subject> subjects_of(Step& step) {
-  // Those that run by themselves start anew each time: the residual would grow beyond all bounds, and what is
-  // orthogonal already is no work for Gram-Schmidt only in name.
+  // By themselves these let the residual grow, and take away the same product again and again: the time is the same.
+  // What is orthogonalized is restored each time, so that it is not orthogonal already.
   return {{"project", 12, 12, [&] { step.project(); }},
           {"orthogonalize", 0, 0,
            [&] {
-             step.p = step.sent;
+             step.p = step.projected;
              step.orthogonalize();
            }},
           {"back", 4, 4, [&] { step.back(); }},
@@ -113,23 +115,25 @@ std::vector<Subject> subjects_of(Step& step) {
 
 nlohmann::json measure(const Options& options, const std::string& name, std::size_t rank) {
   Step step(parse_shape(name), rank);
-  std::vector<Subject> subjects = roofline(step.level, step.out.floats(), step.gradient.floats(), step.elements());
+  std::vector<Subject> subjects =
+      bench::roofline(step.level, step.out.floats(), step.gradient.floats(), step.elements());
   const std::size_t first = subjects.size();
   for (Subject& subject : subjects_of(step)) subjects.push_back(std::move(subject));
-  const ForeignShare foreign;
-  const Times times = time_rounds(subjects, options.rounds, 1e-3);
+  const bench::ForeignShare foreign;
+  const bench::Times times = bench::time_rounds(subjects, options.rounds, 1e-3);
 
-  const double step_s = median(times.back());
+  const double step_s = bench::median(times.back());
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < subjects.size(); ++i) {
-    if (i < first && i != kAdd) continue;
+    if (i < first && i != bench::kAdd) continue;
     std::vector<double> floors;
     for (std::size_t r = 0; r < times[i].size(); ++r)
-      floors.push_back(times[i][r] / (times[kAdd][r] * subjects[i].essential_bytes / subjects[kAdd].essential_bytes));
+      floors.push_back(times[i][r] /
+                       (times[bench::kAdd][r] * subjects[i].essential_bytes / subjects[bench::kAdd].essential_bytes));
     rows.push_back({{"name", subjects[i].name},
-                    {"milliseconds", 1e3 * median(times[i])},
-                    {"share_of_step", median(times[i]) / step_s}});
-    if (subjects[i].essential_bytes > 0) rows.back()["floors"] = median(floors);
+                    {"milliseconds", 1e3 * bench::median(times[i])},
+                    {"share_of_step", bench::median(times[i]) / step_s}});
+    if (subjects[i].essential_bytes > 0) rows.back()["floors"] = bench::median(floors);
   }
   return {{"shape", name},
           {"rank", rank},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ namespace {
 using low_rank::Orthogonalizer;
 using low_rank::Shape;
 using Values = std::vector<float>;
+
+using Sizes = std::initializer_list<std::size_t>;
+constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<host::Level> levels() {
   std::vector<host::Level> all;
@@ -54,13 +58,70 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Shape shape : {Shape{1, 1}, Shape{1, 70}, Shape{70, 1}, Shape{3, 5}, Shape{64, 64}, Shape{9, 2100},
                             Shape{130, 257}, Shape{40, 1024}})
-    for (const std::size_t rank : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 64}) all.emplace_back(shape, rank);
+    for (const std::size_t rank : Sizes{1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 64}) all.emplace_back(shape, rank);
   return all;
 }
 
 /// sum is near the sum of products whose magnitudes add up to `magnitude`.
 void expect_near(float sum, double expected, double magnitude) {
   ASSERT_NEAR(static_cast<double>(sum), expected, 1e-6 * magnitude + 1e-30);
+}
+
+/// Rounded, whatever the compiler would contract.
+float product_of(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+/// An element of the matrix times the right factor, in the order that RowProducts has.
+float row_product(const Case& c, const Values& matrix, std::size_t row, std::size_t k) {
+  float product = 0;
+  for (std::size_t block = 0; block < c.shape.columns; block += 1024) {
+    float partial[16] = {};
+    for (std::size_t j = block; j < std::min<std::size_t>(block + 1024, c.shape.columns); ++j)
+      partial[j % 16] += product_of(matrix[row * c.shape.columns + j], c.right[k * c.shape.columns + j]);
+    for (std::size_t half = 8; half != 0; half /= 2)
+      for (std::size_t s = 0; s < half; ++s) partial[s] += partial[s + half];
+    product = block == 0 ? partial[0] : product + partial[0];
+  }
+  return product;
+}
+/// An element of the transposed times the left factor, in the order that ColumnProducts has.
+float column_product(const Case& c, std::size_t column, std::size_t k) {
+  float product = 0;
+  for (std::size_t group = 0; group < c.shape.rows; group += 8) {
+    float sum = 0;
+    for (std::size_t i = group; i < std::min(group + 8, c.shape.rows); ++i)
+      sum += product_of(c.x[i * c.shape.columns + column], c.left[k * c.shape.rows + i]);
+    product += sum;
+  }
+  return product;
+}
+/// An element of left * right^T, in the order that OuterProducts has.
+float outer_product(const Case& c, std::size_t row, std::size_t column) {
+  float sum = 0;
+  for (std::size_t k = 0; k < c.rank; ++k)
+    sum += product_of(c.left[k * c.shape.rows + row], c.right[k * c.shape.columns + column]);
+  return sum;
+}
+
+TEST(LowRank, SumsAreFormedInTheOrderThatIsWrittenDown) {
+  const host::Level level = host::level();
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name());
+    Values p(c.shape.rows * c.rank), q(c.shape.columns * c.rank), out(c.elements()), expected_p, expected_q, expected;
+    low_rank::add_and_multiply(level, {c.shape, c.rank, c.x.data(), {}, c.right.data(), p.data(), c.shape.rows});
+    low_rank::multiply_transposed(level, {c.shape, c.rank, c.x.data(), c.left.data(), c.shape.rows, q.data()});
+    low_rank::write_product(level, {c.shape, c.rank, c.left.data(), c.shape.rows, c.right.data(), out.data(), 0.3f});
+    for (std::size_t k = 0; k < c.rank; ++k) {
+      for (std::size_t i = 0; i < c.shape.rows; ++i) expected_p.push_back(row_product(c, c.x, i, k));
+      for (std::size_t j = 0; j < c.shape.columns; ++j) expected_q.push_back(column_product(c, j, k));
+    }
+    for (std::size_t i = 0; i < c.elements(); ++i)
+      expected.push_back(product_of(0.3f, outer_product(c, i / c.shape.columns, i % c.shape.columns)));
+    ASSERT_TRUE(same_bits(p, expected_p));
+    ASSERT_TRUE(same_bits(q, expected_q));
+    ASSERT_TRUE(same_bits(out, expected));
+  }
 }
 
 TEST(LowRank, MatrixTimesFactorIsThatOfTheDefinition) {
@@ -95,7 +156,7 @@ TEST(LowRank, MatrixTimesFactorIsThatOfTheDefinition) {
 
 TEST(LowRank, ResidualInPlacePastTheCachesAndNone) {
   for (const host::Level level : levels())
-    for (const std::size_t rank : {1, 2, 4, 20}) {
+    for (const std::size_t rank : Sizes{1, 2, 4, 20}) {
       const Case c({37, 1088}, rank);
       const std::size_t n = c.elements();
       Values expected(n), product(37 * rank), again(37 * rank);
@@ -119,13 +180,29 @@ TEST(LowRank, ResidualInPlacePastTheCachesAndNone) {
     }
 }
 
+TEST(LowRank, NothingIsLeftOfTheCallBefore) {
+  // Buffers are on the stack, in the same place every time: where they are not filled, NaN is still there.
+  const Case wide({8, 200}, 3), narrow({5, 21}, 3);
+  const Values nan(200 * 3, kNan);
+  const auto project = [](host::Level level, const Case& c, const Values& right) {
+    Values product(c.shape.rows * c.rank);
+    low_rank::add_and_multiply(level, {c.shape, c.rank, c.x.data(), {}, right.data(), product.data(), c.shape.rows});
+    return product;
+  };
+  for (const host::Level level : levels()) {
+    const Values alone = project(level, narrow, narrow.right);
+    project(level, wide, nan);
+    EXPECT_TRUE(same_bits(project(level, narrow, narrow.right), alone));
+  }
+}
+
 TEST(LowRank, AddressesAndTilesOfRowsChangeNothing) {
   const Case c({50, 333}, 5);
   for (const host::Level level : levels()) {
     Values product(50 * 5), transposed(333 * 5);
     low_rank::add_and_multiply(level, {c.shape, 5, c.x.data(), {}, c.right.data(), product.data(), 50});
     low_rank::multiply_transposed(level, {c.shape, 5, c.x.data(), c.left.data(), 50, transposed.data()});
-    for (const std::size_t shift : {1ul, 3ul, 7ul}) {
+    for (const std::size_t shift : Sizes{1ul, 3ul, 7ul}) {
       Values moved(shift);
       moved.insert(moved.end(), c.x.begin(), c.x.end());
       const float* const x = moved.data() + shift;
@@ -218,7 +295,7 @@ double distance_from_orthonormal(const Values& factor, std::size_t rows, std::si
 }
 
 /// Orthonormal on every instruction set, with the same bits.
-void expect_orthonormal(Values factor, std::size_t rows, std::size_t rank) {
+void expect_orthonormal(const Values& factor, std::size_t rows, std::size_t rank) {
   Values first;
   for (const host::Level level : levels()) {
     Values q = factor;
@@ -231,9 +308,8 @@ void expect_orthonormal(Values factor, std::size_t rows, std::size_t rank) {
 }
 
 TEST(LowRank, AnyFactorBecomesOrthonormal) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const std::size_t rows : {1, 2, 3, 7, 16, 33, 64, 300, 1000})
-    for (const std::size_t rank : {1, 2, 4, 5, 8, 32, 64}) {
+  for (const std::size_t rows : Sizes{1, 2, 3, 7, 16, 33, 64, 300, 1000})
+    for (const std::size_t rank : Sizes{1, 2, 4, 5, 8, 32, 64}) {
       SCOPED_TRACE(std::to_string(rows) + " rows, rank " + std::to_string(rank));
       const Values random = bell(rows * rank, 5);
       const auto changed = [&](auto&& change) {
@@ -251,6 +327,7 @@ TEST(LowRank, AnyFactorBecomesOrthonormal) {
       changed([](auto, auto k, float x) { return k % 2 == 0 ? 1e30f * x : 1e-30f * x; });
       changed([](auto i, auto k, float x) { return i == 0 && k % 3 == 1 ? kNan : x; });
       changed([](auto i, auto k, float x) { return i == 0 && k % 3 == 1 ? -kInfinity : x; });
+      changed([](auto i, auto, float x) { return i == 0 ? kInfinity : x; });
       changed([](auto, auto, float) { return kNan; });
       // Of rank 3 but for rounding; and nearly the same columns.
       changed([&](auto i, auto k, float) {
@@ -292,7 +369,7 @@ TEST(LowRank, ReplacedColumnsDependOnTheSeedAlone) {
 }
 
 TEST(LowRank, MatrixOfLowRankIsReproduced) {
-  for (const std::size_t rank : {1, 2, 4, 7}) {
+  for (const std::size_t rank : Sizes{1, 2, 4, 7}) {
     constexpr Shape kShape{300, 451};
     const Values left = bell(kShape.rows * rank, 9), right = bell(kShape.columns * rank, 10);
     Values a(kShape.rows * kShape.columns), p(kShape.rows * rank), q(kShape.columns * rank);
@@ -353,6 +430,21 @@ TEST(LowRank, SeededColumnsAreIndependentOfHowManyAreAskedFor) {
   EXPECT_NE(some, Values(all.begin() + 3 * kRows, all.begin() + 5 * kRows));
   low_rank::seed_factor(some.data(), kRows, 2, std::uint64_t{9} | std::uint64_t{1} << 40, 1, 3);
   EXPECT_NE(some, Values(all.begin() + 3 * kRows, all.begin() + 5 * kRows));
+}
+
+TEST(LowRank, BitsAreThoseOfEveryBuild) {
+  // Ranks may be built by different compilers.
+  const auto hash = [](const Values& x) {
+    std::uint64_t sum = 0xcbf29ce484222325u;
+    for (const float value : x) sum = (sum ^ detail::to_bits(value)) * 0x100000001b3u;
+    return sum;
+  };
+  Values factor(777 * 5);
+  low_rank::seed_factor(factor.data(), 777, 5, 0x123456789abcdef0u, 3, 2);
+  EXPECT_EQ(hash(factor), 0xa6bc5eca7765636fu);
+  std::fill(factor.begin() + 777, factor.begin() + 2 * 777, 0.0f);
+  Orthogonalizer().orthogonalize(factor.data(), 777, 5, {1, 2, 3});
+  EXPECT_EQ(hash(factor), 0xecfa4faba880b6d1u);
 }
 
 TEST(LowRank, ShapesAndWhatIsWorthIt) {

@@ -21,8 +21,9 @@ struct OrthogonalizeSeed {
 /// Makes the columns of a factor orthonormal, so that they span what they spanned before. Gram-Schmidt, each column
 /// projected twice ("twice is enough": Giraud, Langou, Rozloznik, "The loss of orthogonality in the Gram-Schmidt
 /// orthogonalization process", 2005), with every sum in double and in one order: the same bits on every rank that has
-/// the same input, whatever its CPU. Takes 4 * rows * rank^2 operations, about a hundredth of a PowerSGD step at rank 4
-/// and a tenth at 32; Cholesky QR would take half, but needs a fallback for factors that are rank-deficient.
+/// the same input, whatever its CPU. Takes 4 * rows * rank^2 operations: of a step for
+/// 4096 x 4096, measured, 0.3 % of the time at rank 4 and 3 % at 32. Cholesky QR would read the factor less often, and
+/// may come later; it needs a fallback for columns that depend on each other.
 class Orthogonalizer {
  public:
   explicit Orthogonalizer(host::Level level = host::level()) : level_(level) {}

@@ -9,11 +9,13 @@
 #include <tightwire/low_rank/strips.hpp>
 
 // What PowerSGD multiplies: a matrix, row after row, with narrow factors, column after column. Every loop goes through
-// the matrix once, at the speed of memory for ranks up to about 8, and takes 2 * rank operations per element.
+// the matrix once, near the speed of memory for ranks up to about 4, and takes 2 * rank operations per element.
+// Matrices have at least one element. 64 KiB of stack are used, and no other memory.
 //
 // The same input gives the same bits on every instruction set, because the order of every sum is fixed; but which of
 // two NaN is handed on is not. Arithmetic is that in force in the thread (tightwire::detail::FloatEnvironment), and
-// pointers need no more than the alignment of a float. Factors must not overlap what is written.
+// pointers need no more than the alignment of a float. What is read must not overlap what is written, but for a
+// residual in place.
 
 namespace tightwire::low_rank {
 
@@ -71,7 +73,8 @@ struct ColumnProducts {
         for (std::size_t k = 0; k < job.rank; ++k)
           for (std::size_t r = 0; r < kRows; ++r)
             factor[k * kRows + r] = r < rows ? job.factor[k * job.factor_stride + row + r] : 0.0f;
-        add_rows<W>(job.matrix + row * columns + first, rows, part, factor, sums);
+        const Rows from{job.matrix + row * columns + first, rows, job.shape.rows - row >= 2 * kRows};
+        add_rows<W>(from, part, factor, sums);
       }
       unpack(sums, part, job.product);
     }
@@ -79,18 +82,23 @@ struct ColumnProducts {
 
  private:
   static constexpr std::size_t kRows = 8;
+  struct Rows {
+    const float* matrix;
+    std::size_t count;
+    bool more;  ///< as many below
+  };
 
   template <int W>
-  TIGHTWIRE_INLINE static void add_rows(const float* matrix, std::size_t rows, const FactorPart& part,
-                                        const float* factor, float* sums) {
+  TIGHTWIRE_INLINE static void add_rows(const Rows& from, const FactorPart& part, const float* factor, float* sums) {
     for (std::size_t c = 0; c < part.count; c += kStrip, sums += kStrip * part.rank) {
       const std::size_t width = std::min(kStrip, part.count - c);
-      if (rows == kRows && width == kStrip) {
-        add_strip<W>(matrix + c, part.columns, factor, part.rank, sums);
+      if (from.count == kRows && width == kStrip) {
+        if (from.more) prefetch_strip<kRows>(from.matrix + kRows * part.columns + c, part.columns);
+        add_strip<W>(from.matrix + c, part.columns, factor, part.rank, sums);
       } else {
         alignas(64) float padded[kRows * kStrip] = {};
-        for (std::size_t r = 0; r < rows; ++r)
-          std::memcpy(padded + r * kStrip, matrix + r * part.columns + c, width * sizeof(float));
+        for (std::size_t r = 0; r < from.count; ++r)
+          std::memcpy(padded + r * kStrip, from.matrix + r * part.columns + c, width * sizeof(float));
         add_strip<W>(padded, kStrip, factor, part.rank, sums);
       }
     }
@@ -151,7 +159,7 @@ struct OuterProducts {
         for (std::size_t k = 0; k < job.rank; ++k)
           for (std::size_t r = 0; r < kRows; ++r)
             left[k * kRows + r] = r < rows ? job.left[k * job.left_stride + row + r] : 0.0f;
-        const Rows to{job.out + row * columns + first, rows, job.scale, past_cache};
+        const Rows to{job.out + row * columns + first, rows, job.shape.rows - row >= 2 * kRows, job.scale, past_cache};
         write_rows<W>(to, part, left, packed);
       }
     }
@@ -163,6 +171,7 @@ struct OuterProducts {
   struct Rows {
     float* out;
     std::size_t count;
+    bool more;  ///< as many below
     float scale;
     bool past_cache;
   };
@@ -174,6 +183,8 @@ struct OuterProducts {
     for (std::size_t c = 0; c < part.count; c += kStrip, right += kStrip * part.rank) {
       const std::size_t width = std::min(kStrip, part.count - c);
       if (to.count == kRows && width == kStrip) {
+        if constexpr (Subtract)
+          if (to.more) prefetch_strip<kRows>(to.out + kRows * part.columns + c, part.columns);
         for (std::size_t i = 0; i < kStrip; i += kRegisters * W)
           write_tile<W, kRegisters>({to.out + c + i, part.columns, to.scale, to.past_cache}, left, right + i,
                                     part.rank);

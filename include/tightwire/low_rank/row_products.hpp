@@ -67,6 +67,9 @@ struct RowProducts {
   struct Sums {
     Lanes<float, W> of[Rows][Ranks][kPartialSums / W];
   };
+  /// What a tile of the product is made of: x and the residual, the matrix, or the matrix that a tile beside it has
+  /// read.
+  enum class Reads { two_and_add, one, again };
   struct Block {
     const Job& job;
     FactorPart part;
@@ -87,22 +90,26 @@ struct RowProducts {
   TIGHTWIRE_INLINE static void multiply_rows(const Block& block, std::size_t row) {
     for_ranks<kTileRanks<W>>(block.part.rank, [&]<int Ranks>(std::size_t k) TIGHTWIRE_LAMBDA_INLINE {
       // Whoever is first adds; the others find the sum, of which the block is still in the cache.
-      if (block.job.residual && block.part.first_rank + k == 0)
-        multiply_tile<W, Rows, Ranks, true>(block, row, k);
+      if (k != 0)
+        multiply_tile<W, Rows, Ranks, Reads::again>(block, row, k);
+      else if (block.job.residual && block.part.first_rank == 0)
+        multiply_tile<W, Rows, Ranks, Reads::two_and_add>(block, row, k);
       else
-        multiply_tile<W, Rows, Ranks, false>(block, row, k);
+        multiply_tile<W, Rows, Ranks, Reads::one>(block, row, k);
     });
   }
 
-  template <int W, int Rows, int Ranks, bool Add>
+  template <int W, int Rows, int Ranks, Reads Mode>
   TIGHTWIRE_INLINE static void multiply_tile(const Block& block, std::size_t row, std::size_t k) {
+    constexpr bool kAdd = Mode == Reads::two_and_add;
     const Job& job = block.job;
+    const bool more = job.shape.rows - row >= 2 * Rows;
     const std::size_t stride = job.shape.columns, rank = block.part.rank, at = row * stride + block.part.first;
     Strip strip{job.x + at, nullptr, nullptr, stride, block.packed + k * kStrip, block.past_cache};
     if (job.residual) {
       strip.before = job.residual.before + at;
       strip.after = job.residual.after + at;
-      if (!Add) strip.x = strip.after;
+      if (!kAdd) strip.x = strip.after;
     }
     Sums<W, Rows, Ranks> sums;
     TIGHTWIRE_UNROLL(4)
@@ -112,9 +119,13 @@ struct RowProducts {
 
     const std::size_t whole = block.part.count / kStrip * kStrip;
     for (std::size_t c = 0; c < whole; c += kStrip) {
-      add_strip<W, Rows, Ranks, Add>(strip, sums);
+      if (more && Mode != Reads::again) {
+        prefetch_strip<Rows>(strip.x + Rows * stride, stride);
+        if constexpr (kAdd) prefetch_strip<Rows>(strip.before + Rows * stride, stride);
+      }
+      add_strip<W, Rows, Ranks, kAdd>(strip, sums);
       strip.x += kStrip;
-      if constexpr (Add) {
+      if constexpr (kAdd) {
         strip.before += kStrip;
         strip.after += kStrip;
       }
@@ -122,7 +133,7 @@ struct RowProducts {
     }
     if (whole < block.part.count) {
       alignas(64) float padded[Rows][kStrip] = {};
-      copy_narrow<Rows, Add>(strip, block.part.count - whole, padded);
+      copy_narrow<Rows, kAdd>(strip, block.part.count - whole, padded);
       strip.x = padded[0];
       strip.stride = kStrip;
       add_strip<W, Rows, Ranks, false>(strip, sums);

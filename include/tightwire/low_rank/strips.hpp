@@ -57,6 +57,15 @@ TIGHTWIRE_INLINE void add_product(Lanes<float, W>& sum, const Lanes<float, W>& a
   sum = sum + product;
 }
 
+/// Asks for a strip of some rows before it is its turn: rows are read in pieces of a few KiB, for which the processor's
+/// own prefetching comes too late. Into the second cache, since the first is full of what is in use.
+template <std::size_t Rows>
+TIGHTWIRE_INLINE void prefetch_strip(const float* matrix, std::size_t stride) {
+  constexpr std::size_t kLine = 16;
+  for (std::size_t r = 0; r < Rows; ++r) TIGHTWIRE_UNROLL(4)
+  for (std::size_t i = 0; i < kStrip; i += kLine) __builtin_prefetch(matrix + r * stride + i, 0, 2);
+}
+
 /// Calls `f.template operator()<Ranks>(k)` for all columns of a factor, as many at a time as there are left, of
 /// Most (4 or 2), 2 or 1.
 template <int Most, class F>
