@@ -102,7 +102,8 @@ class Matrix {
       else
         undo_all();
     }
-    write(divisor, keeps_rounding && arrived && finite_);
+    if (!arrived) return write_nan();
+    write(divisor, keeps_rounding);
   }
 
   void end_step(bool keep) {
@@ -143,6 +144,15 @@ class Matrix {
         residual_.after[i] = residual_.before[i];
       else if (!std::isfinite(residual_.after[i]))
         residual_.after[i] = 0.0f;
+  }
+
+  /// A factor that is not finite makes the whole matrix NaN, of one pattern of bits.
+  void write_nan() {
+    widened_.assign(plan_.shape.columns, tightwire::detail::from_bits(0x7fc00000u));
+    const std::size_t bytes = plan_.shape.columns * element_bytes(plan_.type);
+    for (std::size_t row = 0; row < plan_.shape.rows; ++row)
+      host::narrow(level_, plan_.type, widened_.data(), plan_.shape.columns,
+                   static_cast<std::byte*>(data_) + row * bytes);
   }
 
   void write(float divisor, bool keeps_rounding) {
