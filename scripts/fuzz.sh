@@ -15,7 +15,7 @@ cmake --build build/fuzz --target decode_fuzzer section_fuzzer
 fuzzer=build/fuzz/bin/decode_fuzzer
 codecs=("$@")
 if [[ ${#codecs[@]} == 0 ]]; then
-  read -ra codecs < <("$fuzzer" 2>&1 | sed -n 's/.*must be one of exact, //; s/, topk, randomk$//; s/,//gp')
+  read -ra codecs < <("$fuzzer" 2>&1 | sed -n 's/.*must be one of exact, //; s/, topk, randomk, powersgd$//; s/,//gp')
 fi
 mkdir -p build/fuzz/found
 

@@ -143,13 +143,13 @@ class CodecReader {
       power_sgd.rank = number<std::size_t>(option, value, " of columns");
     } else if (key == "start") {
       power_sgd.start_step = number<std::uint64_t>(option, value, " of a step");
-    } else if (option == "both-factors") {
-      power_sgd.both_factors = true;
+    } else if (option == "one-factor") {
+      power_sgd.both_factors = false;
     } else if (option == "without-feedback") {
       power_sgd.without_feedback = true;
     } else {
       throw fail("unknown option \"" + std::string(option) +
-                 "\"; known: rank=<columns>, start=<step>, both-factors, without-feedback");
+                 "\"; known: rank=<columns>, start=<step>, one-factor, without-feedback");
     }
   }
   void refuse_open_end(std::string_view text) const {

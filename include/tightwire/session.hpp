@@ -229,6 +229,7 @@ class Session {
   std::size_t buckets() const noexcept { return buckets_.size(); }
   /// Whose pointers `start` wants, in this order.
   const std::vector<ParameterId>& bucket_parameters(BucketId id) const { return known(id).parameters; }
+  /// Of what is encoded in blocks: elements that are chosen or drawn, and factors, have messages of their own.
   const BucketPlan& bucket_plan(BucketId id) const { return known(id).plan; }
   std::uint64_t steps() const noexcept { return steps_; }
 

@@ -233,7 +233,7 @@ TEST(PowerSgdSession, TheWarmStartMakesTheErrorFall) {
 }
 
 TEST(PowerSgdSession, BytesAreThoseOfTheFactors) {
-  const Model model = {{"w", {128, 512}, ElementType::f32, PowerSgd{.rank = 4}},
+  const Model model = {{"w", {128, 512}, ElementType::f32, PowerSgd{.rank = 4, .both_factors = false}},
                        {"b", {512}, ElementType::f32, Codec{}}};
   run_all(2, [&](const std::shared_ptr<Transport>& transport) {
     SessionOptions options = with(Algorithm::two_shot);
@@ -318,7 +318,7 @@ TEST(PowerSgdSession, WithoutFeedbackOnlyByName) {
 
 TEST(PowerSgdSession, SpecsAreReadAndRefused) {
   for (const char* spec :
-       {"powersgd:rank=4", "powersgd:rank=2,start=1000,both-factors,without-feedback+int8:block=256"})
+       {"powersgd:rank=4", "powersgd:rank=2,start=1000,one-factor,without-feedback+int8:block=256"})
     EXPECT_EQ(parse_codec(spec).spec(), spec);
   EXPECT_EQ(parse_codec("powersgd").spec(), "powersgd:rank=4");
   EXPECT_ERROR(parse_codec("powersgd:rank=0"), Errc::invalid_argument, "rank must be from 1 to 64, got 0");

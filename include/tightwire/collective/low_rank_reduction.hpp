@@ -15,9 +15,10 @@ namespace tightwire {
 /// The all-reduce of matrices as products of narrow factors (PowerSgd), with what is sent whole along with them.
 ///
 /// A step, for a matrix A = gradient + residual: one factor is orthonormalized, which all ranks do alike; A times it is
-/// the other one, of which the mean over ranks is formed like that of any parameter. Every rank holds the product of
-/// the two; its residual is A less the product of the first and what it sent itself, so that residuals do not hold what
-/// gradients of ranks differ in. The next step takes the factors the other way round, or does both in one step.
+/// the other one, of which the mean over ranks is formed like that of any parameter; then the same the other way round.
+/// Every rank holds the product of the two; its residual is A less the product of the first and what it sent itself, so
+/// that residuals do not hold what gradients of ranks differ in. The next step goes on from there. With one factor in
+/// turn, a step is half of that.
 class LowRankReduction final : public Reduction {
  public:
   /// Positions in ReductionInput: the matrices, then what goes along. The plan must outlive it.

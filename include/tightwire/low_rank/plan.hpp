@@ -34,7 +34,7 @@ struct Plan {
   std::vector<PlannedParameter> parameters[2],
       whole_parameters;          ///< of the reductions: factors or matrices, then along
   BucketPlan factors[2], whole;  ///< by side; `whole` before the first compressed step
-  bool both_factors = false;
+  bool both_factors = true;
   std::uint64_t start_step = 0;
 };
 

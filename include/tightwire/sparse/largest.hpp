@@ -56,7 +56,9 @@ class Largest {
   /// key of the least that was kept.
   template <class Drop>
   std::uint32_t keep(const Candidates& from, std::size_t k, std::uint32_t drop_key, const Drop& drop) {
-    const auto& [values, places, count] = from;
+    float* const values = from.values;
+    std::uint32_t* const places = from.places;
+    const std::size_t count = from.count;
     const std::uint32_t least = key_of(values, count, k);
     std::size_t above = 0;
     for (std::size_t i = 0; i < count; ++i) above += magnitude_key(values[i]) > least ? 1 : 0;
@@ -79,7 +81,9 @@ class Largest {
   template <class Drop>
   std::uint32_t keep_near(const Candidates& from, std::size_t k, std::uint32_t low, std::uint32_t drop_key,
                           const Drop& drop) {
-    const auto& [values, places, count] = from;
+    float* const values = from.values;
+    std::uint32_t* const places = from.places;
+    const std::size_t count = from.count;
     // An octave's worth of bins; what is larger goes into the last.
     const Bin bin = bin_of(values, count, k, low, 23 - kBits);
     const bool may_drop = bins_.back() != 0 || drop_key < low || drop_key - low < (kOctave - 1);
