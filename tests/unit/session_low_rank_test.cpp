@@ -317,8 +317,7 @@ TEST(PowerSgdSession, WithoutFeedbackOnlyByName) {
 }
 
 TEST(PowerSgdSession, SpecsAreReadAndRefused) {
-  for (const char* spec :
-       {"powersgd:rank=4", "powersgd:rank=2,start=1000,one-factor,without-feedback+int8:block=256"})
+  for (const char* spec : {"powersgd:rank=4", "powersgd:rank=2,start=1000,one-factor,without-feedback+int8:block=256"})
     EXPECT_EQ(parse_codec(spec).spec(), spec);
   EXPECT_EQ(parse_codec("powersgd").spec(), "powersgd:rank=4");
   EXPECT_ERROR(parse_codec("powersgd:rank=0"), Errc::invalid_argument, "rank must be from 1 to 64, got 0");

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tightwire/detail/bits.hpp>
 #include <tightwire/detail/lanes.hpp>
 
 #if defined(__x86_64__)

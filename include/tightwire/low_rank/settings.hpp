@@ -19,9 +19,9 @@ struct PowerSgd {
   std::size_t rank = 4;          ///< columns of a factor, 1 to 64; fewer where the matrix is smaller
   std::uint64_t start_step = 0;  ///< committed steps before which everything is sent whole
   Codec factors = Dense{};       ///< how factors are sent: fp32, or any codec; rounded to nearest, with feedback
-  /// Both factors in every step, by two reductions. Off: one factor in turn, by one reduction, which sends half as much and
-  /// follows gradients less closely ("PowerGossip", Vogels et al., arXiv:2008.01425, alternates so): in training it was
-  /// a point less accurate at rank 4 (docs/low-rank.md).
+  /// Both factors in every step, by two reductions. Off: one factor in turn, by one reduction, which sends half as much
+  /// and follows gradients less closely ("PowerGossip", Vogels et al., arXiv:2008.01425, alternates so): in training it
+  /// was a point less accurate at rank 4 (docs/low-rank.md).
   bool both_factors = true;
   /// Without error feedback what a product cannot hold is lost, and training fails. Say so by name to have it.
   bool without_feedback = false;
