@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,7 @@ class Matrix {
   Matrix(const PlannedMatrix& plan, std::uint64_t seed) : plan_(plan), seed_(seed), rank_(plan.rank()) {
     for (const Side side : {Side::left, Side::right}) factor(side).resize(rank_ * length(side, plan.shape));
     seed_factor(factor(Side::right).data(), plan.shape.columns, rank_, seed, plan.number, 0);
-    for (std::size_t side = 0; side < 2; ++side) committed_[side] = factors_[side];
+    committed_ = factors_;
     const std::size_t longer = rank_ * std::max(plan.shape.rows, plan.shape.columns);
     sent_.reserve(longer);
     lost_.resize(longer);
@@ -192,8 +193,8 @@ class Matrix {
   host::Level level_ = host::level();
   Orthogonalizer orthogonalizer_;
   sparse::Selection adder_;
-  std::vector<float> factors_[2], committed_[2];  ///< by side
-  std::vector<float> sent_;                       ///< our factor, as it went into the mean
+  std::array<std::vector<float>, 2> factors_, committed_;  ///< by side
+  std::vector<float> sent_;                                ///< our factor, as it went into the mean
   std::vector<float> lost_;
   std::vector<float> widened_;
   const float* sums_ = nullptr;

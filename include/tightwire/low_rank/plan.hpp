@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,9 +32,12 @@ constexpr std::size_t length(Side side, Shape shape) { return side == Side::left
 struct Plan {
   std::vector<PlannedMatrix> matrices;
   std::vector<PlannedParameter> along;  ///< nothing of which is lost
-  std::vector<PlannedParameter> parameters[2],
-      whole_parameters;          ///< of the reductions: factors or matrices, then along
-  BucketPlan factors[2], whole;  ///< by side; `whole` before the first compressed step
+  /// Of the reductions, by side: factors, then what goes along.
+  std::array<std::vector<PlannedParameter>, 2> parameters;
+  std::array<BucketPlan, 2> factors;
+  /// Before the first compressed step: matrices, then what goes along.
+  std::vector<PlannedParameter> whole_parameters;
+  BucketPlan whole;
   bool both_factors = true;
   std::uint64_t start_step = 0;
 };
