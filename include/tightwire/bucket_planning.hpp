@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,6 +59,8 @@ class BucketPlanning {
     if (const SparseSettings* sparse = codec.sparse()) {
       require_feedback(parameter, codec, sparse->without_feedback);
       if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
+      if (sparse->random && parameter.count > std::numeric_limits<std::uint32_t>::max())
+        throw Error(Errc::unsupported, "randomk: \"" + parameter.name + "\" has more than 2^32 - 1 elements");
       (sparse->random ? bucket.drawn : bucket.chosen).add(position);
       (sparse->random ? bucket.planned_random : bucket.planned_sparse)
           .push_back({parameter.count, parameter.type, *sparse, number});
@@ -119,7 +122,8 @@ class BucketPlanning {
 
 /// Channels of a Session's reductions, one per kind, so that their messages never meet.
 struct Channels {
-  std::uint32_t blocks = 0, sparse = 0, random = 0, low_rank = 0;
+  std::uint32_t blocks = 0, sparse = 0, random = 0;
+  std::array<std::uint32_t, 3> low_rank = {};  ///< left factors, right factors, whole matrices
 };
 
 /// Takes the memory of a planned bucket's reductions, as far as there are any.
@@ -139,8 +143,11 @@ inline void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t 
         transport, RandomPlan{bucket.planned_random, bucket.random_plan, bucket.drawn_elements},
         identity(channels.random), divisor, options.momentum));
   if (!bucket.planned_matrices.empty())
-    reductions.push_back(std::make_unique<LowRankReduction>(transport, bucket.low_rank_plan,
-                                                            identity(channels.low_rank), divisor, options.seed));
+    reductions.push_back(std::make_unique<LowRankReduction>(
+        transport, bucket.low_rank_plan,
+        LowRankReduction::Identities{identity(channels.low_rank[0]), identity(channels.low_rank[1]),
+                                     identity(channels.low_rank[2])},
+        divisor, options.seed));
 }
 
 }  // namespace tightwire

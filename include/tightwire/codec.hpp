@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -6,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <tightwire/any_codec.hpp>
 #include <tightwire/builtin_codecs.hpp>
@@ -103,6 +105,7 @@ class CodecReader {
   void read_sparse_option(std::string_view option, bool random, TopK& top_k) {
     std::string_view value = option;
     const std::string_view key = take(value, '=');
+    refuse_twice(option, key);
     if (key == "ratio") {
       top_k.ratio = number<double>(option, value, "");
     } else if (!random && key == "warm-up") {
@@ -139,6 +142,7 @@ class CodecReader {
   void read_power_sgd_option(std::string_view option, PowerSgd& power_sgd) {
     std::string_view value = option;
     const std::string_view key = take(value, '=');
+    refuse_twice(option, key);
     if (key == "rank") {
       power_sgd.rank = number<std::size_t>(option, value, " of columns");
     } else if (key == "start") {
@@ -151,6 +155,11 @@ class CodecReader {
       throw fail("unknown option \"" + std::string(option) +
                  "\"; known: rank=<columns>, start=<step>, one-factor, without-feedback");
     }
+  }
+  void refuse_twice(std::string_view option, std::string_view key) {
+    if (std::find(seen_.begin(), seen_.end(), key) != seen_.end())
+      throw fail("\"" + std::string(option) + "\": " + std::string(key) + " is given twice");
+    seen_.push_back(key);
   }
   void refuse_open_end(std::string_view text) const {
     if (text.ends_with(':') || text.ends_with(',') || text.ends_with('+'))
@@ -187,6 +196,7 @@ class CodecReader {
 
   std::string_view text_;
   CodecSettings settings_;
+  std::vector<std::string_view> seen_;
 };
 
 }  // namespace detail

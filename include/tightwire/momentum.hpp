@@ -9,8 +9,9 @@ namespace tightwire {
 
 /// Momentum correction of Deep Gradient Compression (Lin et al., arXiv:1712.01887): momentum is applied here, before
 /// elements are chosen, so that an element that waits gathers the momentum it would have had. The optimizer must then
-/// be plain SGD: give it momentum 0, and add weight decay to the gradient before it is reduced (torch.optim.SGD does so
-/// by itself with `weight_decay` only after the reduction; that is the same as long as no momentum follows).
+/// be plain SGD: give it momentum 0, and add weight decay to the gradient before it is reduced, if it is to have
+/// momentum, too. It is applied once per reduction: with several in a step (gradients that are accumulated) add them up
+/// first.
 ///
 /// The formula is that of torch.optim.SGD, b := factor * b + g, and g + factor * b by Nesterov. Parameters that are not
 /// sparse get it after their reduction, so that all parameters of a model are treated alike.

@@ -66,8 +66,9 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    channels_ = {transport_->next_channel(), transport_->next_channel(), transport_->next_channel(),
-                 transport_->next_channel()};
+    for (std::uint32_t* channel : {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0],
+                                   &channels_.low_rank[1], &channels_.low_rank[2]})
+      *channel = transport_->next_channel();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <tightwire/bucket.hpp>
+#include <tightwire/detail/number_text.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/session_options.hpp>
 #include <tightwire/version.hpp>
@@ -12,9 +13,9 @@ namespace tightwire::detail {
 
 inline std::string describe(const MomentumCorrection& momentum) {
   if (!momentum) return "off";
-  return std::to_string(momentum.factor) + (momentum.nesterov ? ", Nesterov" : "") +
+  return number_text(momentum.factor) + (momentum.nesterov ? ", Nesterov" : "") +
          (momentum.masking ? "" : ", without masking") +
-         (momentum.clip_norm != 0.0f ? ", clipped to " + std::to_string(momentum.clip_norm) : "");
+         (momentum.clip_norm != 0.0f ? ", clipped to " + number_text(momentum.clip_norm) : "");
 }
 
 inline std::string describe(const Parameter& parameter, const SessionOptions& options) {
@@ -51,7 +52,8 @@ inline std::string describe(const Bucket& bucket) {
   if (!bucket.planned_matrices.empty()) {
     const low_rank::Plan& plan = bucket.low_rank_plan;
     part("powersgd of " + std::to_string(plan.matrices.size()) + " matrices: left factors " +
-         describe(plan.factors[0]) + ", right factors " + describe(plan.factors[1]));
+         describe(plan.factors[0]) + ", right factors " + describe(plan.factors[1]) +
+         (plan.start_step != 0 ? ", whole " + describe(plan.whole) : ""));
   }
   return text + parts;
 }

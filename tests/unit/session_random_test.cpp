@@ -196,5 +196,44 @@ TEST(RandomK, NotFiniteIsCountedAndLeavesNoTrace) {
   EXPECT_GT(counts[0], 0u);
 }
 
+TEST(RandomK, OneThatIsNotFiniteAndNotDrawnIsKnownToAllRanks) {
+  for (const Algorithm algorithm : kAlgorithms) {
+    SessionOptions options = with(algorithm);
+    options.nonfinite = NonFinitePolicy::skip_step;
+    run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+      const Model model = one_parameter(3000, RandomK{.ratio = 0.01});
+      const auto session = sealed_session(transport, model, options);
+      Gradients gradients(model);
+      for (std::uint64_t step = 0; step < 4; ++step) {
+        gradients.fill_bell(step);
+        // One element of a hundred is drawn; of these two, next to each other, at most one.
+        if (transport->rank() == 1 && step == 2)
+          for (const std::size_t i : {1550ul, 1551ul}) gradients.set(0, i, std::numeric_limits<float>::quiet_NaN());
+        session->all_reduce(gradients.pointers());
+        EXPECT_EQ(session->commit(), step != 2) << "step " << step;
+      }
+    });
+  }
+}
+
+TEST(RandomK, WhatA16BitBufferCannotHoldIsCounted) {
+  for (const Codec& codec : {Codec{RandomK{.ratio = 0.5}}, Codec{TopK{.ratio = 0.5}}, Codec{PowerSgd{.rank = 2}}})
+    for (const Algorithm algorithm : kAlgorithms) {
+      SessionOptions options = with(algorithm);
+      options.average = false;
+      options.nonfinite = NonFinitePolicy::skip_step;
+      run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+        const Model model = {{"w", {40, 50}, ElementType::f16, codec}};
+        const auto session = sealed_session(transport, model, options);
+        Gradients gradients(model);
+        for (const float size : {1.0f, 30'000.0f, 1.0f}) {
+          gradients.fill([&](std::size_t, std::size_t) { return size; });
+          session->all_reduce(gradients.pointers());
+          EXPECT_EQ(session->commit(), size == 1.0f) << codec.spec();
+        }
+      });
+    }
+}
+
 }  // namespace
 }  // namespace tightwire::testing::session_random

@@ -183,6 +183,36 @@ TEST(SessionSparse, NothingIsLostInAHundredSteps) {
     }
 }
 
+TEST(SessionSparse, NothingIsLostBehindAParameterWithoutElements) {
+  constexpr int kRanks = 3, kSteps = 4;
+  constexpr std::size_t kCount = 3000;
+  for (const Codec& codec :
+       {Codec{TopK{.ratio = 1, .values = Int8{}, .per_bucket = true}}, Codec{TopK{.ratio = 0.1, .per_bucket = true}},
+        Codec{RandomK{.ratio = 0.2, .values = Int8{}}}}) {
+    SCOPED_TRACE(codec.spec());
+    const Model model = {{"empty", {0}, ElementType::f32, codec}, {"w", {kCount}, ElementType::f32, codec}};
+    Course course{std::vector<Rows>(kRanks), Rows(kRanks), {}};
+    Rows inputs;
+    for (int step = 0; step < kSteps; ++step)
+      for (auto& row : gradients_of(kRanks, kCount, step)) inputs.push_back(std::move(row));
+    run_all(kRanks, [&](const std::shared_ptr<Transport>& transport) {
+      const auto me = static_cast<std::size_t>(transport->rank());
+      const auto session = sealed_session(transport, model, with(Algorithm::two_shot));
+      Gradients buffer(model);
+      for (int step = 0; step < kSteps; ++step) {
+        const Rows all = gradients_of(kRanks, kCount, step);
+        buffer.fill([&](std::size_t, std::size_t i) { return all[me][i]; });
+        session->all_reduce(buffer.pointers());
+        session->commit();
+        course.results[me].push_back(buffer.values(1));
+      }
+      const auto residual = session->sender_residual(1);
+      course.residuals[me].assign(residual.begin(), residual.end());
+    });
+    expect_conserved(course, kRanks, inputs, 1e-5);
+  }
+}
+
 TEST(SessionSparse, RangesFollowEntriesThatGather) {
   // All that is large lies in the last tenth: its owner would have to do it all.
   constexpr int kRanks = 4, kSteps = 20;
@@ -398,6 +428,8 @@ TEST(SessionSparse, SpecsAreReadAndRefused) {
   EXPECT_ERROR(parse_codec("topk:ratio=nan"), Errc::invalid_argument, "got nan");
   EXPECT_ERROR(parse_codec("topk:ratio=x"), Errc::invalid_argument, "\"ratio=x\" is not a number");
   EXPECT_ERROR(parse_codec("topk:k=5"), Errc::invalid_argument, "unknown option \"k=5\"");
+  EXPECT_ERROR(parse_codec("topk:ratio=0.1,ratio=0.2"), Errc::invalid_argument, "ratio is given twice");
+  EXPECT_ERROR(parse_codec("powersgd:one-factor,one-factor"), Errc::invalid_argument, "one-factor is given twice");
   EXPECT_ERROR(parse_codec("topk+int9"), Errc::invalid_argument, "not known");
   EXPECT_ERROR(parse_codec("topk+topk"), Errc::invalid_argument, "codec of blocks");
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tightwire/collective/cache_choice.hpp>
@@ -63,6 +64,7 @@ class BlockReduction final : public Reduction {
 
   void begin(const ReductionInput& input) override {
     input_ = input;
+    nonfinite_ = input.nonfinite;
     next_ = 0;
     finished_chunks_ = 0;
     began_ = Clock::now();
@@ -197,7 +199,7 @@ class BlockReduction final : public Reduction {
 
   void encode(const Slot& slot, const Share& share, std::byte* frame) {
     const detail::Work work(statistics_.encode_seconds);
-    std::uint64_t nonfinite = 0;
+    std::uint64_t nonfinite = std::exchange(nonfinite_, 0);
     for (const Slice& slice : share.slices) {
       const PlannedParameter& parameter = parameters_[slice.parameter];
       const Noise own = noise(slice, own_stream());
@@ -241,7 +243,7 @@ class BlockReduction final : public Reduction {
     if (mine.payload_bytes == 0) return;
     {
       const detail::Work work(statistics_.combine_seconds);
-      std::uint64_t nonfinite = 0;
+      std::uint64_t nonfinite = std::exchange(nonfinite_, 0);
       for (std::size_t peer = 0; peer < ranks_; ++peer)
         if (peer != me_)
           nonfinite += check(slot, FrameKind::contribution, peer, contribution_in(slot, peer), mine.payload_bytes);
@@ -341,6 +343,7 @@ class BlockReduction final : public Reduction {
   std::vector<Message> round_;
   std::vector<const std::byte*> sources_;
   ReductionInput input_{};
+  std::uint64_t nonfinite_ = 0;  ///< of the input, until a frame of ours tells of it
   TimePoint began_;
   CacheChoice cache_choice_;
   std::size_t next_ = 0;

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,21 +22,19 @@ namespace tightwire {
 /// turn, a step is half of that.
 class LowRankReduction final : public Reduction {
  public:
+  /// Of left factors, right factors and whole matrices.
+  using Identities = std::array<FrameIdentity, 3>;
+
   /// Positions in ReductionInput: the matrices, then what goes along. The plan must outlive it.
-  LowRankReduction(Transport& transport, const low_rank::Plan& plan, FrameIdentity identity, float divisor,
+  LowRankReduction(Transport& transport, const low_rank::Plan& plan, const Identities& identities, float divisor,
                    std::uint64_t seed)
       : plan_(plan), me_(static_cast<std::size_t>(transport.rank())), divisor_(divisor) {
     for (const low_rank::PlannedMatrix& matrix : plan.matrices) matrices_.emplace_back(matrix, seed);
-    // Every message has a bucket number of its own: three for each bucket.
-    const auto reduction = [&](const BucketPlan& of, const std::vector<PlannedParameter>& parameters,
-                               std::uint32_t which) {
-      FrameIdentity own = identity;
-      own.bucket = 3 * identity.bucket + which;
-      return std::make_unique<BlockReduction>(transport, of, parameters, own, divisor);
-    };
     for (std::size_t side = 0; side < 2; ++side)
-      reductions_[side] = reduction(plan.factors[side], plan.parameters[side], static_cast<std::uint32_t>(side));
-    if (plan.start_step != 0) whole_ = reduction(plan.whole, plan.whole_parameters, 2);
+      reductions_[side] = std::make_unique<BlockReduction>(transport, plan.factors[side], plan.parameters[side],
+                                                           identities[side], divisor);
+    if (plan.start_step != 0)
+      whole_ = std::make_unique<BlockReduction>(transport, plan.whole, plan.whole_parameters, identities[2], divisor);
     std::size_t longest = 0;
     for (std::size_t side = 0; side < 2; ++side) {
       const BucketPlan& of = plan.factors[side];
@@ -148,7 +147,7 @@ class LowRankReduction final : public Reduction {
     const detail::Work work(statistics_.decode_seconds);
     account_for_losses();
     for (std::size_t m = 0; m < matrices_.size(); ++m)
-      matrices_[m].finish(side_, divisor_, plan_.matrices[m].number % ranks() == me_);
+      statistics_.nonfinite += matrices_[m].finish(side_, divisor_, plan_.matrices[m].number % ranks() == me_);
     side_ = low_rank::other(side_);
     return false;
   }

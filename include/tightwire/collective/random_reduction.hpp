@@ -85,15 +85,19 @@ class RandomReduction final : public Reduction {
   enum class Stage { finished, begun, reducing };
 
   void gather() {
+    forgotten_ = 0;
     {
       const detail::Work work(statistics_.encode_seconds);
       for (std::size_t p = 0; p < parameters_.size(); ++p) gather(p);
     }
     ReductionInput inner = input_;
+    inner.nonfinite = forgotten_;  // so that all ranks learn of it
     inner.data = data_;
     inner.senders = senders_;
-    inner.owner =
-        owner_lost_.empty() || !input_.senders.front() ? Residual{} : Residual{nothing_.data(), owner_lost_.data()};
+    // A parameter without elements has no residual, whatever the others have.
+    const bool feedback = std::any_of(input_.senders.begin(), input_.senders.end(),
+                                      [](const Residual& residual) { return static_cast<bool>(residual); });
+    inner.owner = owner_lost_.empty() || !feedback ? Residual{} : Residual{nothing_.data(), owner_lost_.data()};
     inner_.begin(inner);
   }
   void gather(std::size_t p) {
@@ -108,11 +112,15 @@ class RandomReduction final : public Reduction {
       for (std::size_t i = 0; i < indices_[p].size(); ++i) {
         float& kept = residual.after[indices_[p][i]];
         values_[p][i] = kept;
-        if (!std::isfinite(kept)) undo(source.momentum, indices_[p][i]);
-        kept = 0.0f;
+        if (std::isfinite(kept)) {
+          kept = 0.0f;
+        } else {
+          undo(source.momentum, indices_[p][i]);
+          undo(residual, indices_[p][i]);
+        }
         if (masks(p)) source.momentum.after[indices_[p][i]] = 0.0f;
       }
-      if (!all_finite) statistics_.nonfinite += forget_nonfinite(source);
+      if (!all_finite) forgotten_ += forget_nonfinite(source);
     } else {
       // The others are lost, so these stand for them.
       const float weight = static_cast<float>(parameter.count) / static_cast<float>(indices_[p].size());
@@ -155,6 +163,8 @@ class RandomReduction final : public Reduction {
       for (std::size_t i = 0; i < indices_[p].size(); ++i) {
         auto* to = static_cast<std::byte*>(input_.data[p]) + indices_[p][i] * element_bytes(type);
         host::narrow(host::Level::baseline, type, &values_[p][i], 1, to);
+        // The same on all ranks.
+        if (std::isfinite(values_[p][i]) && !std::isfinite(host::rounded(type, values_[p][i]))) ++statistics_.nonfinite;
         if (senders_[p]) input_.senders[p].after[indices_[p][i]] += lost_[p][i];
       }
     }
@@ -190,6 +200,7 @@ class RandomReduction final : public Reduction {
   std::vector<bool> lossless_;
   std::vector<void*> data_;
   std::vector<Residual> senders_;
+  std::uint64_t forgotten_ = 0;
   Stage stage_ = Stage::finished;
   ReductionInput input_{};
   Statistics statistics_;

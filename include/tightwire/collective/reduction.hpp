@@ -21,6 +21,7 @@ struct ReductionInput {
   std::uint32_t sequence;                  ///< reductions of this bucket before
   std::uint64_t seed = 0;                  ///< of stochastic rounding
   std::uint64_t committed = 0;             ///< steps ended before and not rolled back
+  std::uint64_t nonfinite = 0;             ///< elements of ours that were not finite, and are not in the data any more
   std::span<const Residual> momenta = {};  ///< of momentum correction; empty without
 };
 

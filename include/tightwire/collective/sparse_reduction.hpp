@@ -378,6 +378,7 @@ class SparseReduction final : public Reduction {
     const bool loses = !coder.lossless(ElementType::f32) || parameter.type != ElementType::f32;
     for (std::size_t i = 0; i < count; ++i) {
       const float value = put(piece, sums_.indices[i], decoded_[i]);
+      if (std::isfinite(decoded_[i]) && !std::isfinite(value)) ++nonfinite_;  // too large for the buffer
       if (loses && std::isfinite(value)) give_back(piece, sums_.indices[i], (sums_.values[i] - value) * divisor_);
     }
     return size.bytes;

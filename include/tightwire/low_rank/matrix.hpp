@@ -88,8 +88,9 @@ class Matrix {
 
   /// Writes the product of the mean factor of `side` and the other one to the gradient; what the product of ours and
   /// the other one lacks is the residual. Where a gradient of 16 bits cannot hold the product, one rank
-  /// `keeps_rounding`, the rest times the divisor, for all.
-  void finish(Side side, float divisor, bool keeps_rounding) {
+  /// `keeps_rounding`, the rest times the divisor, for all. Returns how many elements are too large for the gradient's
+  /// type, the same on all ranks.
+  std::uint64_t finish(Side side, float divisor, bool keeps_rounding) {
     const std::span<const float> mean = factor(side);
     const bool arrived = std::all_of(mean.begin(), mean.end(), [](float x) { return std::isfinite(x); });
     if (residual_) {
@@ -103,8 +104,9 @@ class Matrix {
       else
         undo_all();
     }
-    if (!arrived) return write_nan();
-    write(divisor, keeps_rounding);
+    if (arrived) return write(divisor, keeps_rounding);
+    write_nan();
+    return 0;  // counted where the factors were summed
   }
 
   void end_step(bool keep) {
@@ -156,7 +158,8 @@ class Matrix {
                    static_cast<std::byte*>(data_) + row * bytes);
   }
 
-  void write(float divisor, bool keeps_rounding) {
+  /// Returns how many elements do not fit into the gradient.
+  std::uint64_t write(float divisor, bool keeps_rounding) {
     const Shape shape = plan_.shape;
     WriteProduct job{.shape = shape,
                      .rank = rank_,
@@ -166,10 +169,13 @@ class Matrix {
                      .out = nullptr};
     if (host::holds_floats(plan_.type, data_)) {
       job.out = static_cast<float*>(data_);
-      return write_product(level_, job);
+      write_product(level_, job);
+      if (!may_overflow()) return 0;
+      return static_cast<std::uint64_t>(std::count_if(job.out, job.out + plan_.elements(), is_infinite));
     }
     // A few rows at a time.
     constexpr std::size_t kRows = 8;
+    std::uint64_t overflows = 0;
     widened_.resize(std::max(widened_.size(), kRows * shape.columns));
     for (std::size_t row = 0; row < shape.rows; row += kRows) {
       job.shape.rows = std::min(kRows, shape.rows - row);
@@ -179,12 +185,26 @@ class Matrix {
       const std::size_t first = row * shape.columns, count = job.shape.rows * shape.columns;
       std::byte* const to = static_cast<std::byte*>(data_) + first * element_bytes(plan_.type);
       host::narrow(level_, plan_.type, job.out, count, to);
-      if (!keeps_rounding || !residual_) continue;
       for (std::size_t i = 0; i < count; ++i) {
         const float rest = job.out[i] - host::rounded(plan_.type, job.out[i]);
-        if (std::isfinite(rest)) residual_.after[first + i] += rest * divisor;
+        if (!std::isfinite(rest))
+          ++overflows;
+        else if (keeps_rounding && residual_)
+          residual_.after[first + i] += rest * divisor;
       }
     }
+    return overflows;
+  }
+  static bool is_infinite(float x) { return !std::isfinite(x); }
+  /// Hardly ever.
+  bool may_overflow() const {
+    double bound = static_cast<double>(rank_);
+    for (const std::vector<float>& factor : factors_) {
+      float most = 0;
+      for (const float x : factor) most = std::max(most, std::abs(x));
+      bound *= static_cast<double>(most);
+    }
+    return bound > 1e38;
   }
 
   PlannedMatrix plan_;

@@ -23,7 +23,7 @@ struct PowerSgd {
   /// and follows gradients less closely ("PowerGossip", Vogels et al., arXiv:2008.01425, alternates so): in training it
   /// was a point less accurate at rank 4 (docs/low-rank.md).
   bool both_factors = true;
-  /// Without error feedback what a product cannot hold is lost, and training fails. Say so by name to have it.
+  /// Allows SessionOptions::error_feedback = false, with which what a product cannot hold is lost, and training fails.
   bool without_feedback = false;
 };
 

@@ -45,7 +45,10 @@ class Contribution {
       const SparseSettings& settings = plan_.parameters[group.parameters.front()].settings;
       chosen_[g] = settings.chosen(group.elements, input.committed);
       if (chosen_[g] == group.elements) {
-        if (group.elements != 0 && sources_[g].front().residual) selections_[g].add(sources_[g], momentum_);
+        // A parameter without elements has no residual, whatever the others have.
+        if (std::any_of(sources_[g].begin(), sources_[g].end(),
+                        [](const Source& source) { return static_cast<bool>(source.residual); }))
+          selections_[g].add(sources_[g], momentum_);
       } else if (settings.sampled) {
         selections_[g].choose_sampled(
             sources_[g], chosen_[g], momentum_,

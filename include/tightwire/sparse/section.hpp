@@ -82,10 +82,11 @@ inline void read_section(const Coder& coder, std::span<const std::byte>& from, s
   if (count > elements) refuse("claims " + std::to_string(count) + " entries");
   if (head >> 56 > static_cast<std::uint64_t>(IndexForm::all))
     refuse("index form " + std::to_string(head >> 56) + " is not known");
+  const std::size_t bytes = coder.wire_bytes(count);
+  if (from.size() < bytes) refuse("its values are cut off");
   entries.resize(count);
   if (!read_indices(static_cast<IndexForm>(head >> 56), from, elements, entries.indices))
     refuse("its indices are cut off or out of range");
-  const std::size_t bytes = coder.wire_bytes(count);
   if (from.size() < bytes) refuse("its values are cut off");
   if (count != 0) coder.decode(ElementType::f32, {.wire = from.data(), .count = count, .out = entries.values.data()});
   from = from.subspan(bytes);

@@ -86,6 +86,7 @@ class Selection {
   static constexpr std::size_t kTileElements = 2048;
   static constexpr std::size_t kLeastRoom = std::size_t{1} << 14;
   static constexpr std::size_t kSlack = 16;
+  static constexpr std::size_t kLine = 16;
   static constexpr std::uint32_t kOctave = std::uint32_t{1} << 23;
   static constexpr std::uint32_t kAboveAll = 0x80000000u;
   static constexpr std::uint32_t kNonFinite = tightwire::detail::kInfinityBits;
@@ -157,8 +158,10 @@ class Selection {
       cut_to_count();
       cut_ = true;
     }
-    const std::size_t most = straight ? room_ - found_ : std::min(room_ - found_, kTileElements);
-    return std::min(left, threshold_known() ? most : std::min(most, kTileElements));
+    std::size_t most = room_ - found_;
+    if (!straight || !threshold_known()) most = std::min(most, kTileElements);
+    // Whole cache lines, so that what follows begins with one, too.
+    return std::min(left, most / kLine * kLine);
   }
   bool threshold_known() const { return now_ > 1; }
 

@@ -3,13 +3,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
 
 #include <tightwire/any_codec.hpp>
 #include <tightwire/codec/dense.hpp>
+#include <tightwire/detail/number_text.hpp>
 #include <tightwire/error.hpp>
 
 namespace tightwire {
@@ -30,7 +30,7 @@ struct TopK {
   /// Steps over which the ratio falls to its value, in four stages of equal factors (Lin et al., arXiv:1712.01887: 25
   /// %, 6.25 %, ... of the elements for a ratio of 0.1 %).
   std::uint32_t warm_up_steps = 0;
-  /// Without error feedback what is not sent is lost, and training fails. Say so by name to have it all the same.
+  /// Allows SessionOptions::error_feedback = false, with which what is not sent is lost, and training fails.
   bool without_feedback = false;
 };
 
@@ -39,7 +39,8 @@ struct TopK {
 struct RandomK {
   double ratio = 0.01;
   Codec values = Dense{};
-  /// Elements are then sent 1 / ratio times as large, so that the mean is right (unbiased), and the others are lost.
+  /// Allows SessionOptions::error_feedback = false, with which elements are sent 1 / ratio times as large, so that the
+  /// mean is right (unbiased), and the others are lost.
   bool without_feedback = false;
 };
 
@@ -71,9 +72,7 @@ struct SparseSettings {
   }
 
   std::string spec() const {
-    char number[32];
-    std::snprintf(number, sizeof number, "%.9g", ratio);
-    std::string text = std::string(random ? "randomk" : "topk") + ":ratio=" + number;
+    std::string text = std::string(random ? "randomk" : "topk") + ":ratio=" + detail::number_text(ratio);
     if (per_bucket) text += ",per-bucket";
     if (sampled) text += ",sampled";
     if (!reselect) text += ",union";
