@@ -99,18 +99,20 @@ void compare_range(std::uint32_t begin, std::uint32_t end, Mismatches& mismatche
 
 /// All 2^32 values of fp32, on two threads.
 template <class Conversion>
-void compare_all() {
+::testing::AssertionResult compare_all() {
   Mismatches mismatches;
   std::thread other([&] { compare_range<Conversion>(0, 0x8000u, mismatches); });
   compare_range<Conversion>(0x8000u, 0x10000u, mismatches);
   other.join();
-  EXPECT_EQ(mismatches.count, 0u) << "for example fp32 bits 0x" << std::hex << mismatches.example;
+  if (mismatches.count == 0) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << mismatches.count << " mismatches, for example fp32 bits 0x" << std::hex
+                                       << mismatches.example;
 }
 
-TEST(ElementExhaustive, EveryFloatToBfloat16) { compare_all<Store<ElementType::bf16>>(); }
-TEST(ElementExhaustive, EveryFloatToBinary16) { compare_all<Store<ElementType::f16>>(); }
-TEST(ElementExhaustive, EveryFloatThroughTheBf16Codec) { compare_all<Cast<ElementType::bf16>>(); }
-TEST(ElementExhaustive, EveryFloatThroughTheFp16Codec) { compare_all<Cast<ElementType::f16>>(); }
+TEST(ElementExhaustive, EveryFloatToBfloat16) { EXPECT_TRUE(compare_all<Store<ElementType::bf16>>()); }
+TEST(ElementExhaustive, EveryFloatToBinary16) { EXPECT_TRUE(compare_all<Store<ElementType::f16>>()); }
+TEST(ElementExhaustive, EveryFloatThroughTheBf16Codec) { EXPECT_TRUE(compare_all<Cast<ElementType::bf16>>()); }
+TEST(ElementExhaustive, EveryFloatThroughTheFp16Codec) { EXPECT_TRUE(compare_all<Cast<ElementType::f16>>()); }
 
 }  // namespace
 }  // namespace tightwire

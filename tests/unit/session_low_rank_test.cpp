@@ -10,6 +10,7 @@
 #include <tightwire/core_codecs.hpp>
 
 #include "support/model.hpp"
+#include "support/one_parameter.hpp"
 #include "support/ranks.hpp"
 #include "support/residuals.hpp"
 #include "support/steps.hpp"
@@ -17,15 +18,11 @@
 namespace tightwire::testing::session_low_rank {
 namespace {
 
-SessionOptions with(Algorithm algorithm) {
-  SessionOptions options;
-  options.plan.algorithm = algorithm;
+/// Several chunks, for matrices of a few thousand elements.
+SessionOptions in_chunks(Algorithm algorithm) {
+  SessionOptions options = with(algorithm);
   options.plan.share_elements = 500;
-  options.timeout = std::chrono::seconds(20);
   return options;
-}
-Model one_matrix(std::int64_t rows, std::int64_t columns, const Codec& codec, ElementType type = ElementType::f32) {
-  return {{"w", {rows, columns}, type, codec}};
 }
 
 /// A matrix of a rank, as the sum of outer products; the same for the same seed.
@@ -56,8 +53,8 @@ TEST(PowerSgdSession, AMatrixOfTheRankComesThroughAfterTwoSteps) {
     for (const auto& [rank, matrix_rank] : {std::pair{1ul, 1ul}, {4ul, 2ul}, {4ul, 4ul}, {7ul, 6ul}}) {
       const std::vector<float> gradient = of_rank(matrix_rank, 60, 90, 3);
       run_all(3, [&](const std::shared_ptr<Transport>& transport) {
-        const Model model = one_matrix(60, 90, PowerSgd{.rank = rank, .both_factors = both});
-        const auto session = sealed_session(transport, model, with(Algorithm::two_shot));
+        const Model model = one_parameter({60, 90}, PowerSgd{.rank = rank, .both_factors = both});
+        const auto session = sealed_session(transport, model, in_chunks(Algorithm::two_shot));
         Gradients buffer(model);
         std::vector<float> in(gradient.size()), out(gradient.size());
         for (int step = 0; step < 4; ++step) {
@@ -73,40 +70,15 @@ TEST(PowerSgdSession, AMatrixOfTheRankComesThroughAfterTwoSteps) {
 }
 
 TEST(PowerSgdSession, WhatGoesInComesOutOrIsKept) {
-  constexpr std::size_t kRanks = 3, kSteps = 30, kElements = 40 * 70;
+  constexpr std::size_t kSteps = 30;
   for (const Algorithm algorithm : kAlgorithms)
     for (const ElementType type : {ElementType::f32, ElementType::bf16})
       for (const bool both : {false, true})
         for (const Codec& factors : {Codec{Dense{}}, Codec{Int8{}}, Codec{Bf16{}}}) {
-          const Model model = one_matrix(40, 70, PowerSgd{.rank = 3, .factors = factors, .both_factors = both}, type);
+          const Model model =
+              one_parameter({40, 70}, PowerSgd{.rank = 3, .factors = factors, .both_factors = both}, type);
           SCOPED_TRACE(std::string(to_string(algorithm)) + ", " + model[0].codec.spec());
-          std::vector<std::vector<double>> in(kRanks, std::vector<double>(kElements)), kept = in, out = in, size = in;
-          run_all(kRanks, [&](const std::shared_ptr<Transport>& transport) {
-            const auto me = static_cast<std::size_t>(transport->rank());
-            const auto session = sealed_session(transport, model, with(algorithm));
-            Gradients gradients(model);
-            for (std::uint64_t step = 0; step < kSteps; ++step) {
-              gradients.fill_bell(100 * step + me);
-              for (std::size_t i = 0; i < kElements; ++i) {
-                in[me][i] += static_cast<double>(gradients.get(0, i));
-                size[me][i] += std::abs(static_cast<double>(gradients.get(0, i)));
-              }
-              session->all_reduce(gradients.pointers());
-              session->commit();
-              for (std::size_t i = 0; i < kElements; ++i) out[me][i] += static_cast<double>(gradients.get(0, i));
-            }
-            for (std::size_t i = 0; i < kElements; ++i)
-              kept[me][i] = static_cast<double>(session->sender_residual(0)[i]);
-          });
-          for (std::size_t i = 0; i < kElements; ++i) {
-            double went_in = 0, came_out = kRanks * out[0][i], all = 0;
-            for (std::size_t r = 0; r < kRanks; ++r) {
-              went_in += in[r][i];
-              came_out += kept[r][i];
-              all += size[r][i];
-            }
-            ASSERT_NEAR(went_in, came_out, 2e-5 * all) << "element " << i;
-          }
+          EXPECT_TRUE(conserves(model, in_chunks(algorithm), kSteps, 2e-5));
         }
 }
 
@@ -125,7 +97,7 @@ TEST(PowerSgdSession, SameBitsOnAllRanksInAnyOrder) {
   for (const Algorithm algorithm : kAlgorithms)
     for (const int ranks : {1, 2, 3, 5}) {
       SCOPED_TRACE(std::string(to_string(algorithm)) + " on " + std::to_string(ranks));
-      Steps steps{.model = mixed(), .options = with(algorithm), .steps = 5};
+      Steps steps{.model = mixed(), .options = in_chunks(algorithm), .steps = 5};
       steps.options.bucket_bytes = 60'000;
       const auto base = steps.run(ranks);
       EXPECT_TRUE(all_equal(base));
@@ -145,7 +117,7 @@ TEST(PowerSgdSession, CutsChangeNothingWhereFactorsAreExact) {
     Steps steps{.model = {{"a", {64, 144}, ElementType::f32, PowerSgd{.rank = 4, .both_factors = both}},
                           {"b", {100, 57}, ElementType::bf16, PowerSgd{.rank = 3, .both_factors = both}},
                           {"c", {333}, ElementType::f32, Codec{}}},
-                .options = with(Algorithm::two_shot),
+                .options = in_chunks(Algorithm::two_shot),
                 .steps = 5};
     const auto base = steps.run(3);
     EXPECT_TRUE(all_equal(base));
@@ -159,8 +131,8 @@ TEST(PowerSgdSession, CutsChangeNothingWhereFactorsAreExact) {
 TEST(PowerSgdSession, BeforeItsStartItIsExact) {
   const Codec late = PowerSgd{.rank = 2, .start_step = 3};
   for (const Algorithm algorithm : kAlgorithms) {
-    Steps steps{.model = one_matrix(50, 60, late), .options = with(algorithm), .steps = 3};
-    Steps exact{.model = one_matrix(50, 60, Codec{}), .options = with(algorithm), .steps = 3};
+    Steps steps{.model = one_parameter({50, 60}, late), .options = in_chunks(algorithm), .steps = 3};
+    Steps exact{.model = one_parameter({50, 60}, Codec{}), .options = in_chunks(algorithm), .steps = 3};
     EXPECT_TRUE(steps.run(3) == exact.run(3));
     steps.steps = exact.steps = 4;
     EXPECT_FALSE(steps.run(3) == exact.run(3));
@@ -176,7 +148,7 @@ TEST(PowerSgdSession, ARolledBackStepHasNotHappened) {
         const Model model = {
             {"w", {40, 90}, ElementType::f32, PowerSgd{.rank = 3, .start_step = 2, .both_factors = both}},
             {"b", {90}, ElementType::f32, Codec{}}};
-        const auto session = sealed_session(transport, model, with(Algorithm::two_shot));
+        const auto session = sealed_session(transport, model, in_chunks(Algorithm::two_shot));
         Gradients gradients(model);
         const auto me = static_cast<std::size_t>(transport->rank());
         for (std::uint64_t step = 0; step < 7; ++step) {
@@ -206,10 +178,10 @@ std::vector<double> errors_of_a_fixed_matrix(bool both, std::size_t steps) {
     for (std::size_t i = 0; i < part.size(); ++i) gradient[i] += part[i] * std::pow(0.85f, static_cast<float>(k));
   }
   std::vector<double> errors;
-  SessionOptions options = with(Algorithm::two_shot);
+  SessionOptions options = in_chunks(Algorithm::two_shot);
   options.error_feedback = false;
   run_all(2, [&](const std::shared_ptr<Transport>& transport) {
-    const Model model = one_matrix(80, 120, PowerSgd{.rank = 4, .both_factors = both, .without_feedback = true});
+    const Model model = one_parameter({80, 120}, PowerSgd{.rank = 4, .both_factors = both, .without_feedback = true});
     const auto session = sealed_session(transport, model, options);
     Gradients buffer(model);
     for (std::size_t step = 0; step < steps; ++step) {
@@ -236,7 +208,7 @@ TEST(PowerSgdSession, BytesAreThoseOfTheFactors) {
   const Model model = {{"w", {128, 512}, ElementType::f32, PowerSgd{.rank = 4, .both_factors = false}},
                        {"b", {512}, ElementType::f32, Codec{}}};
   run_all(2, [&](const std::shared_ptr<Transport>& transport) {
-    SessionOptions options = with(Algorithm::two_shot);
+    SessionOptions options = in_chunks(Algorithm::two_shot);
     options.plan.share_elements = 1 << 16;
     const auto session = sealed_session(transport, model, options);
     Gradients gradients(model);
@@ -257,9 +229,9 @@ TEST(PowerSgdSession, BytesAreThoseOfTheFactors) {
 }
 
 TEST(PowerSgdSession, NotFiniteReachesAllRanksAndIsForgotten) {
-  const Model model = one_matrix(40, 70, PowerSgd{.rank = 3});
+  const Model model = one_parameter({40, 70}, PowerSgd{.rank = 3});
   for (const NonFinitePolicy policy : {NonFinitePolicy::propagate, NonFinitePolicy::skip_step}) {
-    SessionOptions options = with(Algorithm::two_shot);
+    SessionOptions options = in_chunks(Algorithm::two_shot);
     options.nonfinite = policy;
     run_all(3, [&](const std::shared_ptr<Transport>& transport) {
       const auto session = sealed_session(transport, model, options);
@@ -288,8 +260,8 @@ TEST(PowerSgdSession, ZeroHugeAndTinyMatrices) {
   for (const float scale : {0.0f, 1e30f, 1e-30f}) {
     const std::vector<float> gradient = of_rank(2, 40, 60, 9);
     run_all(2, [&](const std::shared_ptr<Transport>& transport) {
-      const Model model = one_matrix(40, 60, PowerSgd{.rank = 2});
-      const auto session = sealed_session(transport, model, with(Algorithm::two_shot));
+      const Model model = one_parameter({40, 60}, PowerSgd{.rank = 2});
+      const auto session = sealed_session(transport, model, in_chunks(Algorithm::two_shot));
       Gradients buffer(model);
       std::vector<float> scaled(gradient.size());
       for (int step = 0; step < 3; ++step) {
@@ -306,12 +278,12 @@ TEST(PowerSgdSession, ZeroHugeAndTinyMatrices) {
 }
 
 TEST(PowerSgdSession, WithoutFeedbackOnlyByName) {
-  SessionOptions options = with(Algorithm::two_shot);
+  SessionOptions options = in_chunks(Algorithm::two_shot);
   options.error_feedback = false;
   run_all(1, [&](const std::shared_ptr<Transport>& transport) {
-    EXPECT_ERROR(sealed_session(transport, one_matrix(40, 70, PowerSgd{}), options), Errc::invalid_argument,
+    EXPECT_ERROR(sealed_session(transport, one_parameter({40, 70}, PowerSgd{}), options), Errc::invalid_argument,
                  "without-feedback");
-    const auto session = sealed_session(transport, one_matrix(4, 3, PowerSgd{}), options);  // sent whole
+    const auto session = sealed_session(transport, one_parameter({4, 3}, PowerSgd{}), options);  // sent whole
     EXPECT_TRUE(contains(session->description(), "exact, since factors of 4 x 3"));
   });
 }
@@ -331,7 +303,7 @@ TEST(PowerSgdSession, OneBucketStartsAlike) {
   run_all(1, [&](const std::shared_ptr<Transport>& transport) {
     const Model model = {{"a", {40, 70}, ElementType::f32, PowerSgd{}},
                          {"b", {40, 70}, ElementType::f32, PowerSgd{.start_step = 5}}};
-    EXPECT_ERROR(sealed_session(transport, model, with(Algorithm::two_shot)), Errc::invalid_argument,
+    EXPECT_ERROR(sealed_session(transport, model, in_chunks(Algorithm::two_shot)), Errc::invalid_argument,
                  "must start alike");
   });
 }

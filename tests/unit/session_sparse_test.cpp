@@ -10,6 +10,7 @@
 #include <tightwire/core_codecs.hpp>
 
 #include "support/model.hpp"
+#include "support/one_parameter.hpp"
 #include "support/ranks.hpp"
 #include "support/reference_sparse.hpp"
 #include "support/residuals.hpp"
@@ -19,16 +20,6 @@ namespace tightwire::testing::session_sparse {
 namespace {
 
 using Rows = std::vector<std::vector<float>>;
-
-SessionOptions with(Algorithm algorithm) {
-  SessionOptions options;
-  options.plan.algorithm = algorithm;
-  options.timeout = std::chrono::seconds(20);
-  return options;
-}
-Model one_parameter(std::int64_t count, const Codec& codec, ElementType type = ElementType::f32) {
-  return {{"w", {count}, type, codec}};
-}
 
 /// Gradients of all ranks at a step: bell-shaped, of another size on every rank.
 Rows gradients_of(std::size_t ranks, std::size_t count, int step) {
@@ -87,7 +78,7 @@ TEST(SessionSparse, IsAsDefinedOnAnyNumberOfRanks) {
                 return gradients_of(static_cast<std::size_t>(ranks), count, step);
               };
               const Course got =
-                  run(one_parameter(static_cast<std::int64_t>(count), top_k), with(algorithm), ranks, 4, gradients);
+                  run(one_parameter({static_cast<std::int64_t>(count)}, top_k), with(algorithm), ranks, 4, gradients);
               ReferenceTopK reference(count, static_cast<std::size_t>(ranks),
                                       {ratio, bf16, algorithm == Algorithm::two_shot, reselect});
               for (int step = 0; step < 4; ++step) {
@@ -104,11 +95,11 @@ TEST(SessionSparse, IsAsDefinedOnAnyNumberOfRanks) {
 TEST(SessionSparse, RatioOneIsTheExactSum) {
   for (const Algorithm algorithm : kAlgorithms)
     for (const int ranks : {2, 3, 5, 7}) {
-      Steps exact{.model = one_parameter(5003, Codec{}), .options = with(algorithm)};
-      Steps sparse{.model = one_parameter(5003, TopK{.ratio = 1}), .options = with(algorithm)};
+      Steps exact{.model = one_parameter({5003}, Codec{}), .options = with(algorithm)};
+      Steps sparse{.model = one_parameter({5003}, TopK{.ratio = 1}), .options = with(algorithm)};
       const auto expected = exact.run(ranks);
       EXPECT_TRUE(sparse.run(ranks) == expected) << to_string(algorithm) << " on " << ranks;
-      sparse.model = one_parameter(5003, TopK{.ratio = 1, .sampled = true});
+      sparse.model = one_parameter({5003}, TopK{.ratio = 1, .sampled = true});
       EXPECT_TRUE(sparse.run(ranks) == expected);
     }
 }
@@ -176,7 +167,7 @@ TEST(SessionSparse, NothingIsLostInAHundredSteps) {
       };
       for (int step = 0; step < kSteps; ++step)
         for (auto& row : gradients(step)) inputs.push_back(std::move(row));
-      const Model model = one_parameter(1500, top_k);
+      const Model model = one_parameter({1500}, top_k);
       SCOPED_TRACE(std::string(to_string(algorithm)) + ", " + model[0].codec.spec());
       // One-shot sums of one_shot and means are rounded once per step.
       expect_conserved(run(model, with(algorithm), kRanks, kSteps, gradients), kRanks, inputs, 1e-5);
@@ -227,7 +218,7 @@ TEST(SessionSparse, RangesFollowEntriesThatGather) {
   for (int step = 0; step < kSteps; ++step)
     for (auto& row : gradients(step)) inputs.push_back(std::move(row));
   const Course got =
-      run(one_parameter(kCount, TopK{.ratio = 0.01}), with(Algorithm::two_shot), kRanks, kSteps, gradients);
+      run(one_parameter({kCount}, TopK{.ratio = 0.01}), with(Algorithm::two_shot), kRanks, kSteps, gradients);
   for (const Rows& results : got.results) EXPECT_EQ(results, got.results[0]);
   expect_conserved(got, kRanks, inputs, 1e-5);
   std::uint64_t most = 0, all = 0;
@@ -290,7 +281,7 @@ TEST(SessionSparse, EmptyContributionsAndTies) {
         }
         return rows;
       };
-      const Course got = run(one_parameter(kCount, TopK{.ratio = 0.1}), with(algorithm), ranks, 4, gradients);
+      const Course got = run(one_parameter({kCount}, TopK{.ratio = 0.1}), with(algorithm), ranks, 4, gradients);
       ReferenceTopK reference(kCount, static_cast<std::size_t>(ranks),
                               {.ratio = 0.1, .two_shot = algorithm == Algorithm::two_shot});
       for (std::size_t step = 0; step < 4; ++step) {
@@ -300,7 +291,7 @@ TEST(SessionSparse, EmptyContributionsAndTies) {
     }
   // From the very first step on, nothing anywhere.
   for (const Algorithm algorithm : kAlgorithms) {
-    const Course got = run(one_parameter(kCount, TopK{}), with(algorithm), 3, 2,
+    const Course got = run(one_parameter({kCount}, TopK{}), with(algorithm), 3, 2,
                            [](int) { return Rows(3, std::vector<float>(kCount)); });
     for (const Rows& results : got.results)
       for (const auto& result : results) EXPECT_EQ(result, std::vector<float>(kCount));
@@ -314,7 +305,7 @@ TEST(SessionSparse, NotFiniteByPolicy) {
          {NonFinitePolicy::propagate, NonFinitePolicy::skip_step, NonFinitePolicy::error}) {
       SessionOptions options = with(algorithm);
       options.nonfinite = policy;
-      const Model model = one_parameter(5000, TopK{.ratio = 0.01});
+      const Model model = one_parameter({5000}, TopK{.ratio = 0.01});
       std::vector<std::uint64_t> counts(3);
       run_all(3, [&](const std::shared_ptr<Transport>& transport) {
         const auto session = sealed_session(transport, model, options);
@@ -360,10 +351,10 @@ TEST(SessionSparse, BytesAreThoseOfTheFormat) {
   const auto bytes = [](std::size_t entries) {
     return 8 + (entries + 63) / 64 + entries * 4 / 8 + entries * 4;  // head, widths, gaps, values
   };
-  const Course two = run(one_parameter(kCount, TopK{.ratio = 0.1}), with(Algorithm::two_shot), 4, 1, gradients);
+  const Course two = run(one_parameter({kCount}, TopK{.ratio = 0.1}), with(Algorithm::two_shot), 4, 1, gradients);
   for (const Statistics& total : two.totals)  // three contributions, and the result three times; header twice each
     EXPECT_EQ(total.sent_bytes, 6 * (2 * sizeof(FrameHeader) + bytes(kChosen / 4)));
-  const Course one = run(one_parameter(kCount, TopK{.ratio = 0.1}), with(Algorithm::one_shot), 4, 1, gradients);
+  const Course one = run(one_parameter({kCount}, TopK{.ratio = 0.1}), with(Algorithm::one_shot), 4, 1, gradients);
   for (const Statistics& total : one.totals)
     EXPECT_EQ(total.sent_bytes, 3 * (2 * sizeof(FrameHeader) + bytes(kChosen)));
 }
@@ -373,7 +364,7 @@ TEST(SessionSparse, TrafficDoesNotGrowWithTheNumberOfRanks) {
     const auto gradients = [&](int step) { return gradients_of(static_cast<std::size_t>(ranks), 100'000, step); };
     SessionOptions options;
     options.plan.one_shot_bytes = 0;
-    const Course got = run(one_parameter(100'000, top_k), options, ranks, 3, gradients);
+    const Course got = run(one_parameter({100'000}, top_k), options, ranks, 3, gradients);
     std::uint64_t most = 0;
     for (const Statistics& total : got.totals) most = std::max(most, total.sent_bytes);
     return static_cast<double>(most);
@@ -387,13 +378,13 @@ TEST(SessionSparse, WithoutFeedbackOnlyByName) {
   SessionOptions options = with(Algorithm::two_shot);
   options.error_feedback = false;
   run_all(1, [&](const std::shared_ptr<Transport>& transport) {
-    EXPECT_ERROR(sealed_session(transport, one_parameter(100, TopK{}), options), Errc::invalid_argument,
+    EXPECT_ERROR(sealed_session(transport, one_parameter({100}, TopK{}), options), Errc::invalid_argument,
                  "without-feedback");
     options.momentum = {.factor = 0.9f, .optimizer_momentum = 0.0};
-    EXPECT_ERROR(sealed_session(transport, one_parameter(100, TopK{}), options), Errc::invalid_argument,
+    EXPECT_ERROR(sealed_session(transport, one_parameter({100}, TopK{}), options), Errc::invalid_argument,
                  "error_feedback");
     options.momentum = {};
-    const Model model = one_parameter(1000, TopK{.ratio = 0.1, .without_feedback = true});
+    const Model model = one_parameter({1000}, TopK{.ratio = 0.1, .without_feedback = true});
     const auto session = sealed_session(transport, model, options);
     Gradients gradients(model);
     gradients.fill([](std::size_t, std::size_t i) { return static_cast<float>(i); });
@@ -408,7 +399,7 @@ TEST(SessionSparse, WithoutFeedbackOnlyByName) {
 TEST(SessionSparse, RanksThatDisagreeSayInWhat) {
   const auto outcomes = run_each(local::make(2), [](const std::shared_ptr<Transport>& transport) {
     const double ratio = transport->rank() == 0 ? 0.01 : 0.02;
-    sealed_session(transport, one_parameter(5000, TopK{.ratio = ratio}), with(Algorithm::two_shot));
+    sealed_session(transport, one_parameter({5000}, TopK{.ratio = ratio}), with(Algorithm::two_shot));
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.error, Errc::mismatch);

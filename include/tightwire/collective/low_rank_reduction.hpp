@@ -76,11 +76,6 @@ class LowRankReduction final : public Reduction {
     keep ? committed_side_ = side_ : side_ = committed_side_;
   }
 
-  /// The factor that a matrix goes on from; the same on all ranks.
-  std::span<const float> factor(std::size_t matrix, low_rank::Side side) const {
-    return matrices_[matrix].factor(side);
-  }
-
  private:
   enum class Stage { finished, begun, whole, factors };
 

@@ -166,17 +166,16 @@ class SparseReduction final : public Reduction {
   }
   std::byte* announcement(std::size_t slot) const { return headers_ + slot * sizeof(FrameHeader); }
 
-  Ticket post(Message::Kind kind, std::size_t peer, FrameKind frame, std::size_t chunk, std::byte* at,
-              std::size_t bytes) {
-    (kind == Message::Kind::send ? statistics_.sent_bytes : statistics_.received_bytes) += bytes;
-    const Message message{kind, static_cast<int>(peer), identity_.tag(input_, frame, chunk), at, bytes};
+  Ticket post_receive(FrameKind kind, std::size_t peer, std::size_t chunk, std::byte* at, std::size_t bytes) {
+    statistics_.received_bytes += bytes;
+    const Message message{Message::Kind::receive, static_cast<int>(peer), identity_.tag(input_, kind, chunk), at,
+                          bytes};
     return transport_.post({&message, 1});
   }
 
   void expect(Incoming& incoming, FrameKind kind, std::size_t peer) {
     incoming.state = Incoming::State::announcement;
-    incoming.ticket =
-        post(Message::Kind::receive, peer, kind, kAnnouncement, announcement(in(kind, peer)), sizeof(FrameHeader));
+    incoming.ticket = post_receive(kind, peer, kAnnouncement, announcement(in(kind, peer)), sizeof(FrameHeader));
   }
 
   /// Chooses, and sends to every owner what it must sum.
@@ -263,8 +262,7 @@ class SparseReduction final : public Reduction {
       slots_[slot].reserve(sizeof(FrameHeader) + bytes);
       incoming.payload_bytes = bytes;
       incoming.state = State::frame;
-      incoming.ticket =
-          post(Message::Kind::receive, peer, kind, kFrame, slots_[slot].data(), sizeof(FrameHeader) + bytes);
+      incoming.ticket = post_receive(kind, peer, kFrame, slots_[slot].data(), sizeof(FrameHeader) + bytes);
       return true;
     }
     expected.chunk = kFrame;

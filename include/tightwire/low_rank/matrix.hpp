@@ -77,7 +77,7 @@ class Matrix {
 
   /// Where what the codec of the factors drops of ours is to be kept.
   float* lost() { return lost_.data(); }
-  /// What of `sent` was not. For all, and for a run of elements that we own the sum of.
+  /// Takes what was lost off what counts as sent: all of ours, and one element of a sum that we own.
   void subtract_lost() {
     for (std::size_t i = 0; i < sent_.size(); ++i)
       if (std::isfinite(lost_[i])) sent_[i] -= lost_[i];
@@ -91,8 +91,7 @@ class Matrix {
   /// `keeps_rounding`, the rest times the divisor, for all. Returns how many elements are too large for the gradient's
   /// type, the same on all ranks.
   std::uint64_t finish(Side side, float divisor, bool keeps_rounding) {
-    const std::span<const float> mean = factor(side);
-    const bool arrived = std::all_of(mean.begin(), mean.end(), [](float x) { return std::isfinite(x); });
+    const bool arrived = all_finite(factor(side));
     if (residual_) {
       if (arrived && finite_)
         subtract_product(level_, {.shape = plan_.shape,
@@ -116,8 +115,6 @@ class Matrix {
       std::copy(from.begin(), from.end(), to.begin());
     }
   }
-
-  std::span<const float> factor(Side side) const { return factors_[static_cast<std::size_t>(side)]; }
 
  private:
   std::vector<float>& factor(Side side) { return factors_[static_cast<std::size_t>(side)]; }

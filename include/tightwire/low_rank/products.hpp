@@ -70,9 +70,7 @@ struct ColumnProducts {
         std::fill(sums, sums + (part.count + kStrip - 1) / kStrip * kStrip * job.rank, 0.0f);
       for (std::size_t row = 0; row < job.shape.rows; row += kRows) {
         const std::size_t rows = std::min(kRows, job.shape.rows - row);
-        for (std::size_t k = 0; k < job.rank; ++k)
-          for (std::size_t r = 0; r < kRows; ++r)
-            factor[k * kRows + r] = r < rows ? job.factor[k * job.factor_stride + row + r] : 0.0f;
+        pack_rows<kRows>(job.factor + row, job.factor_stride, rows, job.rank, factor);
         const Rows from{job.matrix + row * columns + first, rows, job.shape.rows - row >= 2 * kRows};
         add_rows<W>(from, part, factor, sums);
       }
@@ -156,9 +154,7 @@ struct OuterProducts {
       pack(job.right, part, packed);
       for (std::size_t row = 0; row < job.shape.rows; row += kRows) {
         const std::size_t rows = std::min(kRows, job.shape.rows - row);
-        for (std::size_t k = 0; k < job.rank; ++k)
-          for (std::size_t r = 0; r < kRows; ++r)
-            left[k * kRows + r] = r < rows ? job.left[k * job.left_stride + row + r] : 0.0f;
+        pack_rows<kRows>(job.left + row, job.left_stride, rows, job.rank, left);
         const Rows to{job.out + row * columns + first, rows, job.shape.rows - row >= 2 * kRows, job.scale, past_cache};
         write_rows<W>(to, part, left, packed);
       }

@@ -49,6 +49,14 @@ inline void unpack(const float* packed, const FactorPart& part, float* factor) {
   }
 }
 
+/// Copies rows of a factor, zeros for those behind its end: packed[rank][Rows].
+template <std::size_t Rows>
+TIGHTWIRE_INLINE void pack_rows(const float* factor, std::size_t stride, std::size_t rows, std::size_t rank,
+                                float* packed) {
+  for (std::size_t k = 0; k < rank; ++k)
+    for (std::size_t r = 0; r < Rows; ++r) packed[k * Rows + r] = r < rows ? factor[k * stride + r] : 0.0f;
+}
+
 /// sum += a * b, rounded twice on every instruction set: not all have an addition fused with a multiplication.
 template <int W>
 TIGHTWIRE_INLINE void add_product(Lanes<float, W>& sum, const Lanes<float, W>& a, const Lanes<float, W>& b) {

@@ -119,8 +119,8 @@ inline std::byte* write_indices(IndexForm form, std::span<const std::uint32_t> i
   return to;
 }
 
-/// Reads as many indices as there is room for. Returns the bytes they took, or nothing usable (`false`) where the bytes
-/// are too few, or mean an index that is not below `elements`. What was read is ascending and without repetition.
+/// Reads as many indices as there is room for, off the front of `from`. False where the bytes are too few, or mean an
+/// index that is not below `elements`. What was read is ascending and without repetition.
 inline bool read_indices(IndexForm form, std::span<const std::byte>& from, std::size_t elements,
                          std::span<std::uint32_t> indices) {
   if (indices.empty() && form != IndexForm::bitmap) return true;
