@@ -30,13 +30,14 @@ endif()
 # No fused multiply-add where two operations are written, or hosts would round differently.
 add_compile_options(-ffp-contract=off)
 
-# tightwire_instantiates_loops(<source>...): files in which the loops of codecs are compiled: optimized in full, since g++ 12
-# at -O2 leaves much of them undone. Everything is inlined into them, and to watch the scope of each of the thousands of
-# temporaries takes AddressSanitizer minutes.
+# tightwire_instantiates_loops([FOR_USE] <source>...): files in which the loops of codecs are compiled. Everything is inlined
+# into them, and to watch the scope of each of the thousands of temporaries takes AddressSanitizer minutes. Those for use are
+# optimized in full, since g++ 12 at -O2 leaves much of them undone.
 function(tightwire_instantiates_loops)
+  cmake_parse_arguments(PARSE_ARGV 0 loops "FOR_USE" "" "")
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=address")
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -fno-sanitize-address-use-after-scope)
-  elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize" AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O3)
+    set_source_files_properties(${loops_UNPARSED_ARGUMENTS} PROPERTIES COMPILE_OPTIONS -fno-sanitize-address-use-after-scope)
+  elseif(loops_FOR_USE AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize" AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set_source_files_properties(${loops_UNPARSED_ARGUMENTS} PROPERTIES COMPILE_OPTIONS -O3)
   endif()
 endfunction()

@@ -23,6 +23,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/low_rank/factor.hpp>
 #include <tightwire/low_rank/orthogonalize.hpp>
 #include <tightwire/low_rank/products.hpp>

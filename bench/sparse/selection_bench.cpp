@@ -21,6 +21,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/sparse/selection.hpp>
 
 #include "memory.hpp"

@@ -12,8 +12,7 @@
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
-#include <tightwire/codec.hpp>
-#include <tightwire/ucx.hpp>
+#include <tightwire/tightwire.hpp>
 
 #include "data.hpp"
 #include "report.hpp"

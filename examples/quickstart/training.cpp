@@ -13,8 +13,7 @@
 
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/sgd.h>
-#include <tightwire/agreement.hpp>
-#include <tightwire/session.hpp>
+#include <tightwire/tightwire.hpp>
 
 #include "model.hpp"
 

@@ -1,6 +1,8 @@
 #pragma once
-// Says that the loops of the built-in codecs are in tightwire::core. A file that includes this must link it.
+// Says that the loops of the built-in codecs, of top-k and of PowerSGD are in tightwire::core. A file that includes
+// this must link it.
 #include <tightwire/builtin_codecs.hpp>
+#include <tightwire/kernels.hpp>
 
 namespace tightwire {
 
@@ -8,5 +10,11 @@ namespace tightwire {
 TIGHTWIRE_CODECS(TIGHTWIRE_EXTERN)
 #undef TIGHTWIRE_EXTERN
 extern template std::span<const BuiltinCodec> builtin_codecs<BuiltinCodecs>();
+
+namespace host {
+#define TIGHTWIRE_EXTERN(...) TIGHTWIRE_KERNEL(extern template, __VA_ARGS__)
+TIGHTWIRE_KERNELS(TIGHTWIRE_EXTERN)
+#undef TIGHTWIRE_EXTERN
+}  // namespace host
 
 }  // namespace tightwire

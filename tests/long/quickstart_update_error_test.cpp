@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <torch/optim/sgd.h>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/session.hpp>
 

@@ -8,19 +8,13 @@
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/testing/calls.hpp>
 
-#include "unit/builtin_codec_claims.hpp"
+#include "unit/support/builtin_subjects.hpp"
 
 // How large the error of the built-in codecs is: by themselves, against the alternative at equal bits, in a sum of many
 // ranks, and over many steps with and without error feedback.
 
 namespace tightwire::testing {
 namespace {
-
-std::vector<Subject> builtin_codecs() {
-  std::vector<Subject> all;
-  std::apply([&](auto... codec) { (all.push_back(subject<decltype(codec)>()), ...); }, BuiltinCodecs{});
-  return all;
-}
 
 /// NMSE on 2^20 elements. The limits are what algorithms known from the literature reach at these settings, and three
 /// percent for the rounding of the step.
@@ -29,7 +23,7 @@ TEST(CodecError, OnFourDistributions) {
   for (const Distribution distribution : kDistributions)
     std::printf(" %13s", std::string(to_string(distribution)).c_str());
   std::printf("\n");
-  for (const Subject& codec : builtin_codecs()) {
+  for (const Subject& codec : builtin_subjects()) {
     const auto coder = codec.coder();
     const std::size_t count = sample(Distribution::gaussian).size();
     const double bits = 8.0 * static_cast<double>(coder->wire_bytes(count)) / static_cast<double>(count);

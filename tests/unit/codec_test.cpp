@@ -10,6 +10,7 @@
 #include <tightwire/testing/codec_conformance.hpp>
 
 #include "unit/builtin_codec_claims.hpp"
+#include "unit/support/builtin_subjects.hpp"
 
 namespace {
 
@@ -60,7 +61,7 @@ struct tightwire::testing::Claims<PowerOfTwo8> : tightwire::testing::DefaultClai
 namespace tightwire::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Builtin, CodecConformance, ::testing::ValuesIn(subjects<BuiltinCodecs>()), CodecName{});
+INSTANTIATE_TEST_SUITE_P(Builtin, CodecConformance, ::testing::ValuesIn(builtin_subjects()), CodecName{});
 INSTANTIATE_TEST_SUITE_P(UserDefined, CodecConformance, ::testing::Values(subject<PowerOfTwo8>()), CodecName{});
 
 TEST(Codec, SpecsNameTheCodecAndItsSettings) {
@@ -77,12 +78,12 @@ TEST(Codec, ReachOfANonFiniteElement) {
     return round_trip(*codec.coder(), x);
   };
   for (const float value : {NAN, INFINITY, -INFINITY}) {
-    for (const Subject& codec : {subject<Int8>(), subject<Int4>()}) {
+    for (const Subject& codec : {builtin_subject("int8"), builtin_subject("int4")}) {
       const std::vector<float> decoded = decoded_with(codec, value);
       const auto block = static_cast<std::size_t>(codec.block);
       for (std::size_t i = 0; i < decoded.size(); ++i) ASSERT_EQ(std::isnan(decoded[i]), i / block == 1) << codec.name;
     }
-    for (const Subject& codec : {subject<Dense>(), subject<Bf16>(), subject<Fp16>()}) {
+    for (const Subject& codec : {builtin_subject("dense"), builtin_subject("bf16"), builtin_subject("fp16")}) {
       const std::vector<float> decoded = decoded_with(codec, value);
       const std::size_t place = static_cast<std::size_t>(codec.block) + 7;
       for (std::size_t i = 0; i < decoded.size(); ++i) {
@@ -96,7 +97,8 @@ TEST(Codec, ReachOfANonFiniteElement) {
 /// Finite values beyond the wire type are cut off, and residuals have the rest; a sum that a buffer of that very type
 /// cannot hold is reported, since it has no residual.
 TEST(Codec, CastsSaturate) {
-  const std::pair<Subject, float> casts[] = {{subject<Bf16>(), 0x1.fep127f}, {subject<Fp16>(), 65504.0f}};
+  const std::pair<Subject, float> casts[] = {{builtin_subject("bf16"), 0x1.fep127f},
+                                             {builtin_subject("fp16"), 65504.0f}};
   for (const auto& [codec, largest] : casts) {
     const float beyond = std::nextafter(largest + (largest - std::nextafter(largest, 0.0f)), INFINITY);
     std::vector<float> x(100, 1.0f);
@@ -113,7 +115,7 @@ TEST(Codec, CastsSaturate) {
     }
   }
   for (const auto& [codec, type] :
-       {std::pair(subject<Bf16>(), ElementType::bf16), {subject<Fp16>(), ElementType::f16}}) {
+       {std::pair(builtin_subject("bf16"), ElementType::bf16), {builtin_subject("fp16"), ElementType::f16}}) {
     CombineInput input;
     input.type = type;
     input.contributions.assign(2, std::vector<float>(100, 1.0f));
@@ -130,7 +132,8 @@ TEST(Codec, CastsSaturate) {
 
 /// Equal values are equal bytes: a NaN goes out as the canonical one, whatever its sign and payload.
 TEST(Codec, NaNsAreOneOnTheWire) {
-  for (const Subject& codec : {subject<Dense>(), subject<Bf16>(), subject<Fp16>(), subject<Int8>(), subject<Int4>()}) {
+  for (const Subject& codec : {builtin_subject("dense"), builtin_subject("bf16"), builtin_subject("fp16"),
+                               builtin_subject("int8"), builtin_subject("int4")}) {
     const std::vector<float> canonical(40, detail::from_bits(0x7fc00000u));
     const std::vector<std::byte> expected = encode(*codec.coder(), ElementType::f32, canonical).wire;
     for (const std::uint32_t bits : {0xffc00000u, 0x7f800001u, 0xffffffffu, 0x7fd55555u}) {
@@ -231,7 +234,7 @@ TEST(Int4, LargestElementTakesTheSixteenthCode) {
 TEST(Codec, LargeSliceOfAnUnusualBlock) {
   const std::size_t count = 589'824;
   const std::vector<float> x = Random(12).gaussian(count);
-  for (const Subject& codec : {subject<Int8>(), subject<Int4>()}) {
+  for (const Subject& codec : {builtin_subject("int8"), builtin_subject("int4")}) {
     const auto coder = codec.coder_at(144, host::supported_level());
     const EncodeOutput encoded = encode(*coder, ElementType::f32, x, std::vector<float>(count, 0.0f));
     const std::vector<float> decoded = decode(*coder, encoded.wire, count);

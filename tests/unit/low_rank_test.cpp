@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/low_rank/factor.hpp>
 #include <tightwire/low_rank/orthogonalize.hpp>
 #include <tightwire/low_rank/products.hpp>

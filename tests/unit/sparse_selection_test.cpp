@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/host/nonfinite.hpp>
 #include <tightwire/sparse/selection.hpp>
 #include <tightwire/testing/calls.hpp>

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/session.hpp>
 
 namespace tightwire::testing {
