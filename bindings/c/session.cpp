@@ -1,0 +1,181 @@
+#include <algorithm>
+#include <span>
+
+#include "handles.hpp"
+#include "session_specification.hpp"
+
+using tightwire::Session;
+using tightwire::c::guarded;
+using tightwire::c::require;
+using tightwire::c::usable;
+
+namespace {
+
+Session& session_of(tightwire_session* session, const char* call) { return *usable(session, call).session; }
+
+tightwire::ElementType element_type(tightwire_type type) {
+  switch (type) {
+    case TIGHTWIRE_FLOAT32: return tightwire::ElementType::f32;
+    case TIGHTWIRE_BFLOAT16: return tightwire::ElementType::bf16;
+    case TIGHTWIRE_FLOAT16: return tightwire::ElementType::f16;
+  }
+  throw tightwire::Error(tightwire::Errc::invalid_argument,
+                         "tightwire_session_add: there is no type " + std::to_string(static_cast<int>(type)));
+}
+
+const tightwire::StepStatistics& of_scope(const Session& session, tightwire_scope scope) {
+  switch (scope) {
+    case TIGHTWIRE_THIS_STEP: return session.step_statistics();
+    case TIGHTWIRE_LAST_STEP: return session.last_step();
+    case TIGHTWIRE_ALL_STEPS: return session.total();
+  }
+  throw tightwire::Error(tightwire::Errc::invalid_argument,
+                         "tightwire_session_statistics: there is no scope " + std::to_string(static_cast<int>(scope)));
+}
+
+}  // namespace
+
+tightwire_status tightwire_session_open(tightwire_communicator* communicator, const char* specification,
+                                        tightwire_session** session) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_open";
+    require(specification != nullptr && session != nullptr, kCall, "an argument is null");
+    auto opened = std::make_unique<tightwire_session>();
+    opened->transport = usable(communicator, kCall).transport;
+    opened->session = std::make_unique<Session>(opened->transport, tightwire::c::parse_session(specification));
+    *session = opened.release();
+  });
+}
+
+tightwire_status tightwire_session_add(tightwire_session* session, const char* name, const int64_t* shape,
+                                       size_t dimensions, tightwire_type type, size_t* parameter) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_add";
+    Session& ours = session_of(session, kCall);
+    require(name != nullptr, kCall, "the name is null");
+    require(shape != nullptr || dimensions == 0, kCall, "the shape is null");
+    const std::size_t id = ours.add(name, std::vector<std::int64_t>(shape, shape + dimensions), element_type(type));
+    if (parameter != nullptr) *parameter = id;
+  });
+}
+
+tightwire_status tightwire_session_add_bucket(tightwire_session* session, const size_t* parameters, size_t count,
+                                              size_t* bucket) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_add_bucket";
+    Session& ours = session_of(session, kCall);
+    require(parameters != nullptr || count == 0, kCall, "the parameters are null");
+    const std::size_t id = ours.add_bucket({parameters, count});
+    if (bucket != nullptr) *bucket = id;
+  });
+}
+
+tightwire_status tightwire_session_seal(tightwire_session* session) {
+  return guarded([&] {
+    Session& ours = session_of(session, "tightwire_session_seal");
+    ours.seal();
+    session->started.resize(ours.buckets());
+  });
+}
+
+tightwire_status tightwire_session_start(tightwire_session* session, size_t bucket, void* const* gradients,
+                                         size_t count) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_start";
+    Session& ours = session_of(session, kCall);
+    require(gradients != nullptr || count == 0, kCall, "the gradients are null");
+    const tightwire::Handle handle = ours.start(bucket, {gradients, count});
+    session->started[bucket] = handle;
+  });
+}
+
+tightwire_status tightwire_session_wait(tightwire_session* session, size_t bucket) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_wait";
+    usable(session, kCall);
+    require(bucket < session->started.size(), kCall, "there is no such bucket, or the Session is not sealed");
+    require(session->started[bucket].has_value(), kCall, "the bucket was not started");
+    session->started[bucket]->wait();
+  });
+}
+
+tightwire_status tightwire_session_all_reduce(tightwire_session* session, void* const* gradients, size_t count) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_all_reduce";
+    Session& ours = session_of(session, kCall);
+    require(gradients != nullptr || count == 0, kCall, "the gradients are null");
+    ours.all_reduce(std::span<void* const>(gradients, count));
+  });
+}
+
+tightwire_status tightwire_session_commit(tightwire_session* session, int32_t* kept) {
+  return guarded([&] {
+    const bool committed = session_of(session, "tightwire_session_commit").commit();
+    if (kept != nullptr) *kept = committed ? 1 : 0;
+  });
+}
+
+tightwire_status tightwire_session_rollback(tightwire_session* session) {
+  return guarded([&] { session_of(session, "tightwire_session_rollback").rollback(); });
+}
+
+tightwire_status tightwire_session_statistics(tightwire_session* session, tightwire_scope scope,
+                                              tightwire_statistics* statistics) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_statistics";
+    Session& ours = session_of(session, kCall);
+    require(statistics != nullptr, kCall, "the output argument is null");
+    require(statistics->struct_size >= sizeof(std::size_t), kCall, "struct_size is not set");
+    const tightwire::StepStatistics& s = of_scope(ours, scope);
+    tightwire::c::copy_out({.struct_size = 0,
+                            .calls = s.calls,
+                            .gradient_bytes = s.gradient_bytes,
+                            .sent_bytes = s.sent_bytes,
+                            .received_bytes = s.received_bytes,
+                            .encode_seconds = s.encode_seconds,
+                            .combine_seconds = s.combine_seconds,
+                            .decode_seconds = s.decode_seconds,
+                            .wire_seconds = s.wire_seconds,
+                            .blocked_seconds = s.blocked_seconds,
+                            .step_seconds = s.step_seconds,
+                            .nonfinite = s.nonfinite},
+                           *statistics);
+  });
+}
+
+tightwire_status tightwire_session_description(tightwire_session* session, const char** text) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_description";
+    Session& ours = session_of(session, kCall);
+    require(text != nullptr, kCall, "the output argument is null");
+    session->description = ours.description();
+    *text = session->description.c_str();
+  });
+}
+
+tightwire_status tightwire_session_counts(tightwire_session* session, size_t* parameters, size_t* buckets,
+                                          uint64_t* steps, size_t* residual_bytes) {
+  return guarded([&] {
+    const Session& ours = session_of(session, "tightwire_session_counts");
+    if (parameters != nullptr) *parameters = ours.parameters().size();
+    if (buckets != nullptr) *buckets = ours.buckets();
+    if (steps != nullptr) *steps = ours.steps();
+    if (residual_bytes != nullptr) *residual_bytes = ours.residual_bytes();
+  });
+}
+
+tightwire_status tightwire_session_bucket(tightwire_session* session, size_t bucket, size_t* parameters,
+                                          size_t capacity, size_t* count) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_bucket";
+    const std::vector<tightwire::ParameterId>& ids = session_of(session, kCall).bucket_parameters(bucket);
+    require(parameters != nullptr || capacity == 0, kCall, "the parameters are null");
+    std::copy_n(ids.begin(), std::min(capacity, ids.size()), parameters);
+    if (count != nullptr) *count = ids.size();
+  });
+}
+
+void tightwire_session_close(tightwire_session* session) {
+  if (session == nullptr || session->owner != getpid()) return;
+  delete session;
+}
