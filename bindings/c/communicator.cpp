@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include <tightwire/agreement.hpp>
 #include <tightwire/local_transport.hpp>
@@ -23,6 +24,8 @@ tightwire_communicator* make(std::shared_ptr<Transport> transport) {
 Rendezvous read(const tightwire_rendezvous& given) {
   require(given.struct_size >= sizeof(tightwire_rendezvous), "tightwire_communicator_join",
           "rendezvous.struct_size is not sizeof(tightwire_rendezvous)");
+  require(given.size >= 1 && given.rank >= 0 && given.rank < given.size, "tightwire_communicator_join",
+          "rendezvous.rank must be from 0 to below rendezvous.size");
   Rendezvous rendezvous{.rank = given.rank, .size = given.size, .address = {}, .key = {}};
   if (given.address != nullptr) rendezvous.address = given.address;
   if (given.key != nullptr) rendezvous.key = given.key;

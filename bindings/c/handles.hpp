@@ -1,30 +1,21 @@
 #pragma once
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include <tightwire/tightwire.h>
-#include <tightwire/session.hpp>
+#include <tightwire/error.hpp>
 #include <tightwire/transport.hpp>
 
-// What the opaque types of tightwire.h are. `owner` is the process that opened it: threads do not survive fork(), so
-// nothing of it may be touched, or even destroyed, in a child.
+// What the opaque tightwire_communicator of tightwire.h is; tightwire_session is in session.cpp. `owner` is the process
+// that opened it: threads do not survive fork(), so nothing of it may be touched, or even destroyed, in a child.
 struct tightwire_communicator {
   std::shared_ptr<tightwire::Transport> transport;
-  std::string description;
-  pid_t owner = getpid();
-};
-
-struct tightwire_session {
-  std::shared_ptr<tightwire::Transport> transport;
-  std::unique_ptr<tightwire::Session> session;
-  std::vector<std::optional<tightwire::Handle>> started;  // by bucket
   std::string description;
   pid_t owner = getpid();
 };

@@ -1,8 +1,20 @@
 #include <algorithm>
+#include <optional>
 #include <span>
+#include <vector>
+
+#include <tightwire/session.hpp>
 
 #include "handles.hpp"
 #include "session_specification.hpp"
+
+struct tightwire_session {
+  std::shared_ptr<tightwire::Transport> transport;
+  std::unique_ptr<tightwire::Session> session;
+  std::vector<std::optional<tightwire::Handle>> started;  // by bucket
+  std::string description;
+  pid_t owner = getpid();
+};
 
 using tightwire::Session;
 using tightwire::c::guarded;

@@ -30,6 +30,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define TIGHTWIRE_ABI_VERSION 1
 
@@ -189,6 +190,7 @@ tightwire_status tightwire_session_bucket(tightwire_session* session, size_t buc
 /* Null is nothing to close. Reductions under way are given up, which the other ranks get to know. */
 void tightwire_session_close(tightwire_session* session);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
