@@ -64,6 +64,11 @@ class ErrorMemory {
     for (Entry& entry : regions_) entry.used = false;
   }
 
+  /// What has been committed so far, to be replaced; between steps.
+  std::span<float> restore(Region region) {
+    const Entry& entry = regions_[region];
+    return {copy(entry, rollback_ && entry.swapped ? 1 : 0), entry.count};
+  }
   /// What has been committed so far.
   std::span<const float> committed(Region region) const {
     const Entry& entry = regions_[region];

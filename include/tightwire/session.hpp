@@ -20,6 +20,7 @@
 #include <tightwire/host/momentum.hpp>
 #include <tightwire/session_description.hpp>
 #include <tightwire/session_options.hpp>
+#include <tightwire/session_state.hpp>
 #include <tightwire/statistics.hpp>
 
 namespace tightwire {
@@ -224,6 +225,23 @@ class Session {
     end_step(false);
   }
 
+  /// Everything of this rank that later steps depend on, apart from the model: residuals, momenta, factors, counters,
+  /// as of the last step. Restored, training goes on bit for bit. Throws Error(invalid_argument) amid a step.
+  std::vector<std::byte> save() const {
+    require_idle("save");
+    if (step_.calls != 0) throw bad("save: commit the step or roll it back first");
+    return detail::save(memory_view(), {steps_, committed_, rollbacks_});
+  }
+  /// Takes up what this rank saved in a job of as many ranks. The Session is sealed and between steps; parameters have
+  /// the same names and sizes as then, in any order; codecs may be others. Collective. Throws Error(corrupt) for bytes
+  /// that are not a state, Error(mismatch) where parameters differ and on ranks that find another in error or with the
+  /// state of another step, Error(invalid_argument) for the state of another rank, or where something would be lost.
+  /// Nothing is changed then.
+  void restore(std::span<const std::byte> own) { restore({&own, 1}, true); }
+  /// The same from what all ranks of a job of any number of ranks saved, in any order: residuals are handed on so that
+  /// nothing is lost.
+  void restore(std::span<const std::span<const std::byte>> ranks) { restore(ranks, false); }
+
   int rank() const noexcept { return transport_->rank(); }
   int size() const noexcept { return transport_->size(); }
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
@@ -295,6 +313,22 @@ class Session {
   const Bucket& known(BucketId id) const {
     if (id >= buckets_.size()) throw bad("there is no bucket " + std::to_string(id));
     return buckets_[id];
+  }
+
+  detail::SessionMemory memory_view() const {
+    return {options_, parameters_, parameter_memory_, buckets_, memory_, transport_->rank(), transport_->size()};
+  }
+  void restore(std::span<const std::span<const std::byte>> states, bool own_only) {
+    require_idle("restore");
+    if (step_.calls != 0) throw bad("restore: commit the step or roll it back first");
+    detail::Restoring restoring =
+        detail::agree_on_state(*transport_, channels_.blocks, memory_view(), states, own_only);
+    restoring.apply(memory_);
+    steps_ = restoring.counters().steps;
+    committed_ = restoring.counters().committed;
+    rollbacks_ = static_cast<std::uint8_t>(restoring.counters().rollbacks);
+    for (BucketId id = 0; id < buckets_.size(); ++id) buckets_[id].sequence = restoring.sequence(id);
+    step_began_ = Clock::now();
   }
 
   Residual open(ErrorMemory::Region region) {

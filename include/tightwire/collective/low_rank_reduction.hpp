@@ -75,6 +75,20 @@ class LowRankReduction final : public Reduction {
     for (low_rank::Matrix& matrix : matrices_) matrix.end_step(keep);
     keep ? committed_side_ = side_ : side_ = committed_side_;
   }
+  void save(state::Records& records) const override {
+    for (const low_rank::Matrix& matrix : matrices_) {
+      matrix.save(records);
+      records.add(state::Kind::turn, matrix.number(), static_cast<std::uint64_t>(committed_side_),
+                  std::span<const float>{});
+    }
+  }
+  void restore(std::span<const state::Record> records, bool /*same_ranks*/) override {
+    for (low_rank::Matrix& matrix : matrices_) {
+      matrix.restore(records);
+      if (const state::Record* turn = state::find(records, state::Kind::turn, matrix.number()))
+        side_ = committed_side_ = turn->detail == 0 ? low_rank::Side::left : low_rank::Side::right;
+    }
+  }
 
  private:
   enum class Stage { finished, begun, whole, factors };

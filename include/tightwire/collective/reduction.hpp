@@ -7,6 +7,7 @@
 #include <tightwire/coder.hpp>
 #include <tightwire/detail/float_environment.hpp>
 #include <tightwire/frame.hpp>
+#include <tightwire/state.hpp>
 #include <tightwire/statistics.hpp>
 
 namespace tightwire {
@@ -70,6 +71,10 @@ class Reduction {
   virtual std::string waiting_for() const = 0;
   /// Keeps, or forgets, what the uses since the last call have changed of its own.
   virtual void end_step(bool /*keep*/) {}
+
+  /// Between steps: adds what the next use depends on besides residuals, and takes it up again.
+  virtual void save(state::Records& /*records*/) const {}
+  virtual void restore(std::span<const state::Record> /*records*/, bool /*same_ranks*/) {}
 };
 
 namespace detail {

@@ -112,6 +112,16 @@ class SparseReduction final : public Reduction {
   void end_step(bool keep) override {
     if (ranges_.end_step(keep)) cut_pieces();
   }
+  void save(state::Records& records) const override {
+    if (two_shot()) records.add(state::Kind::ranges, identity_.bucket, 0, std::span(ranges_.committed()));
+  }
+  void restore(std::span<const state::Record> records, bool same_ranks) override {
+    const state::Record* record = state::find(records, state::Kind::ranges, identity_.bucket);
+    if (!two_shot() || !same_ranks || record == nullptr) return;
+    std::vector<std::size_t> cuts(record->bytes.size() / sizeof(std::size_t));
+    std::memcpy(cuts.data(), record->bytes.data(), cuts.size() * sizeof(std::size_t));
+    if (!cuts.empty() && ranges_.restore(cuts)) cut_pieces();
+  }
 
  private:
   enum class Stage { finished, begun, contributing, gathering };

@@ -116,7 +116,29 @@ class Matrix {
     }
   }
 
+  std::uint32_t number() const { return plan_.number; }
+  void save(state::Records& records) const {
+    for (const Side side : {Side::left, Side::right})
+      records.add(kind(side), plan_.number, rank_, std::span<const float>(committed_[static_cast<std::size_t>(side)]));
+  }
+  /// Takes up factors. Of another rank: the leading columns, and seeded ones where it was smaller.
+  void restore(std::span<const state::Record> records) {
+    for (const Side side : {Side::left, Side::right}) {
+      const state::Record* record = state::find(records, kind(side), plan_.number);
+      const std::size_t rows = length(side, plan_.shape);
+      if (record == nullptr || record->floats() != record->detail * rows) continue;
+      const std::size_t kept = std::min<std::size_t>(record->detail, rank_);
+      std::vector<float>& to = factor(side);
+      std::memcpy(to.data(), record->bytes.data(), kept * rows * sizeof(float));
+      if (kept < rank_) seed_factor(to.data() + kept * rows, rows, rank_ - kept, seed_, plan_.number, kept);
+    }
+    committed_ = factors_;
+  }
+
  private:
+  static constexpr state::Kind kind(Side side) {
+    return side == Side::left ? state::Kind::left_factor : state::Kind::right_factor;
+  }
   std::vector<float>& factor(Side side) { return factors_[static_cast<std::size_t>(side)]; }
 
   static bool all_finite(std::span<const float> x) {

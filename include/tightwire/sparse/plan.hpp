@@ -145,6 +145,16 @@ class Ranges {
     return changes;
   }
 
+  const std::vector<std::size_t>& committed() const { return committed_; }
+  /// Takes up what was committed elsewhere, if it divides as many elements among as many ranks. Returns whether it did.
+  bool restore(const std::vector<std::size_t>& cuts) {
+    if (cuts.size() != cuts_.size() || cuts.front() != 0 || cuts.back() != elements_ ||
+        !std::is_sorted(cuts.begin(), cuts.end()))
+      return false;
+    cuts_ = committed_ = cuts;
+    return true;
+  }
+
  private:
   static constexpr std::size_t kMostBins = std::size_t{1} << 14;
   static constexpr std::uint64_t kFew = 64;
