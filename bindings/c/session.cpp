@@ -13,6 +13,7 @@ struct tightwire_session {
   std::unique_ptr<tightwire::Session> session;
   std::vector<std::optional<tightwire::Handle>> started;  // by bucket
   std::string description;
+  std::vector<std::byte> saved;
   pid_t owner = getpid();
 };
 
@@ -129,6 +130,42 @@ tightwire_status tightwire_session_commit(tightwire_session* session, int32_t* k
 
 tightwire_status tightwire_session_rollback(tightwire_session* session) {
   return guarded([&] { session_of(session, "tightwire_session_rollback").rollback(); });
+}
+
+tightwire_status tightwire_session_save(tightwire_session* session, const void** bytes, size_t* size) {
+  return guarded([&] {
+    Session& ours = session_of(session, "tightwire_session_save");
+    std::vector<std::byte>().swap(session->saved);
+    if (bytes == nullptr) return;
+    require(size != nullptr, "tightwire_session_save", "the size is null");
+    session->saved = ours.save();
+    *bytes = session->saved.data();
+    *size = session->saved.size();
+  });
+}
+
+tightwire_status tightwire_session_restore(tightwire_session* session, const void* bytes, size_t size) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_restore";
+    Session& ours = session_of(session, kCall);
+    require(bytes != nullptr || size == 0, kCall, "the bytes are null");
+    ours.restore(std::span(static_cast<const std::byte*>(bytes), size));
+  });
+}
+
+tightwire_status tightwire_session_restore_ranks(tightwire_session* session, const void* const* states,
+                                                 const size_t* sizes, size_t count) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_restore_ranks";
+    Session& ours = session_of(session, kCall);
+    require((states != nullptr && sizes != nullptr) || count == 0, kCall, "an argument is null");
+    std::vector<std::span<const std::byte>> all;
+    for (std::size_t i = 0; i < count; ++i) {
+      require(states[i] != nullptr || sizes[i] == 0, kCall, "a state is null");
+      all.emplace_back(static_cast<const std::byte*>(states[i]), sizes[i]);
+    }
+    ours.restore(std::span<const std::span<const std::byte>>(all));
+  });
 }
 
 tightwire_status tightwire_session_statistics(tightwire_session* session, tightwire_scope scope,

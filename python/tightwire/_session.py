@@ -223,6 +223,28 @@ class Session(_Owner):
         """Ends the step as if it had not happened. Every rank must do the same."""
         _c.call("session_rollback", self._handle)
 
+    def save(self) -> bytes:
+        """Everything of this rank that later steps depend on, apart from the model. Between steps."""
+        data = ctypes.c_void_p()
+        size = ctypes.c_size_t()
+        _c.call("session_save", self._handle, ctypes.byref(data), ctypes.byref(size))
+        state = ctypes.string_at(data, size.value)
+        _c.call("session_save", self._handle, None, None)
+        return state
+
+    def restore(self, own: bytes) -> None:
+        """Takes up what this rank saved in a job of as many ranks; training goes on bit for bit. Collective.
+
+        On failure every rank gets an Error and nothing is changed.
+        """
+        _c.call("session_restore", self._handle, own, len(own))
+
+    def restore_ranks(self, states: Sequence[bytes]) -> None:
+        """The same from what all ranks of a job of any number of ranks saved, in any order, so that nothing is lost."""
+        pointers = (ctypes.c_char_p * len(states))(*states)
+        sizes = (ctypes.c_size_t * len(states))(*map(len, states))
+        _c.call("session_restore_ranks", self._handle, pointers, sizes, len(states))
+
     def statistics(self, scope: str = "last step") -> Statistics:
         """Of "this step", the "last step" or "all steps" that ended."""
         if scope not in _SCOPES:

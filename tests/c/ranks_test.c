@@ -72,6 +72,36 @@ static void check_statistics(tightwire_session* session, int size) {
   CHECK(older.calls == 2 * kSteps && older.gradient_bytes == 77);
 }
 
+/* What is saved and restored, by this rank alone and from all ranks' states, gives the same bytes in the next step. */
+static void check_checkpoint(tightwire_communicator* communicator, tightwire_session* session, float* weight) {
+  const int rank = tightwire_communicator_rank(communicator);
+  float bias[kBias] = {0};
+  void* both[] = {weight, bias};
+  const void* saved = NULL;
+  size_t size = 0;
+  CHECK_OK(tightwire_session_save(session, &saved, &size));
+  CHECK(saved != NULL && size > kCount * sizeof(float));
+  void* state = malloc(size);
+  CHECK(state != NULL);
+  memcpy(state, saved, size);
+  CHECK_OK(tightwire_session_save(session, NULL, NULL)); /* gives the bytes back */
+  uint64_t hashes[2];
+  for (int run = 0; run < 2; ++run) {
+    for (int i = 0; i < kCount; ++i) weight[i] = gradient_of(rank, 9, i);
+    CHECK_OK(tightwire_session_all_reduce(session, both, 2));
+    CHECK_OK(tightwire_session_commit(session, NULL));
+    hashes[run] = hash_of(weight, kCount);
+    CHECK_OK(tightwire_session_restore(session, state, size));
+  }
+  CHECK(hashes[0] == hashes[1]);
+  CHECK_FAILS(tightwire_session_restore(session, state, size - 1), TIGHTWIRE_CORRUPT, "");
+  if (tightwire_communicator_size(communicator) == 1) {
+    const void* states[] = {state};
+    CHECK_OK(tightwire_session_restore_ranks(session, states, &size, 1));
+  }
+  free(state);
+}
+
 static void run_rank(tightwire_communicator* communicator) {
   const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
   CHECK(rank >= 0 && rank < size && strlen(tightwire_communicator_description(communicator)) > 0);
@@ -114,6 +144,7 @@ static void run_rank(tightwire_communicator* communicator) {
   CHECK_OK(tightwire_session_all_reduce(session, both, 2));
   CHECK_OK(tightwire_session_commit(session, NULL));
   check_same_on_all_ranks(communicator, hash_of(weight, kCount));
+  check_checkpoint(communicator, session, weight);
   free(weight);
   tightwire_session_close(session);
 }

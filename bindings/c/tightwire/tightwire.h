@@ -154,6 +154,17 @@ tightwire_status tightwire_session_commit(tightwire_session* session, int32_t* k
 /* Ends the step as if it had not happened. Every rank must do the same. */
 tightwire_status tightwire_session_rollback(tightwire_session* session);
 
+/* Everything of this rank that later steps depend on, apart from the model: part of a checkpoint, one for each rank.
+ * The bytes are the Session's, until the next call of this or the Session's end; null for `bytes` gives them back
+ * early. */
+tightwire_status tightwire_session_save(tightwire_session* session, const void** bytes, size_t* size);
+/* Takes up what this rank saved in a job of as many ranks; training goes on bit for bit. Sealed, between steps.
+ * Collective: on failure nothing is changed, on any rank. */
+tightwire_status tightwire_session_restore(tightwire_session* session, const void* bytes, size_t size);
+/* The same from what all ranks of a job of any number of ranks saved, in any order, so that nothing is lost. */
+tightwire_status tightwire_session_restore_ranks(tightwire_session* session, const void* const* states,
+                                                 const size_t* sizes, size_t count);
+
 /* What was measured. Set struct_size to sizeof(tightwire_statistics). Bytes are of this rank. */
 typedef struct tightwire_statistics {
   size_t struct_size;
