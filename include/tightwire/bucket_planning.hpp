@@ -71,7 +71,7 @@ class BucketPlanning {
     }
     const low_rank::Shape shape = low_rank::matrix_shape(parameter.shape);
     const LowRankSettings* const low_rank = codec.low_rank();
-    if (low_rank != nullptr && low_rank::worth_it(shape, low_rank->rank)) {
+    if (low_rank != nullptr && low_rank::worth_it(shape, low_rank->least_rank())) {
       require_feedback(parameter, codec, low_rank->without_feedback);
       if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
       bucket.matrices.add(position);
@@ -90,9 +90,10 @@ class BucketPlanning {
     if (bucket.planned_matrices.empty()) return;
     const LowRankSettings& first = bucket.planned_matrices.front().settings;
     for (const low_rank::PlannedMatrix& matrix : bucket.planned_matrices)
-      if (matrix.settings.start_step != first.start_step || matrix.settings.both_factors != first.both_factors)
+      if (!low_rank::go_together(first, matrix.settings))
         throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": seal: " + first.spec() + " and " +
-                                                matrix.settings.spec() + " in one bucket must start alike");
+                                                matrix.settings.spec() +
+                                                " in one bucket must start alike, and change ranks alike");
     BucketPart blocks;
     std::vector<PlannedParameter> planned, along;
     for (std::size_t i = 0; i < bucket.planned.size(); ++i) {

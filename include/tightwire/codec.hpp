@@ -142,9 +142,19 @@ class CodecReader {
   void read_power_sgd_option(std::string_view option, PowerSgd& power_sgd) {
     std::string_view value = option;
     const std::string_view key = take(value, '=');
+    if (key == "rank" && value.find('@') != std::string_view::npos) {
+      const std::string_view rank = take(value, '@');
+      power_sgd.changes.push_back({number<std::uint64_t>(option, value, " of a step behind the @"),
+                                   number<std::size_t>(option, rank, " of columns before the @")});
+      return;
+    }
     refuse_twice(option, key);
     if (key == "rank") {
-      power_sgd.rank = number<std::size_t>(option, value, " of columns");
+      const std::string_view least = take(value, '-');
+      power_sgd.rank = number<std::size_t>(option, least, " of columns");
+      if (!value.empty()) power_sgd.most_rank = number<std::size_t>(option, value, " of columns");
+    } else if (key == "error") {
+      power_sgd.error = number<double>(option, value, "");
     } else if (key == "start") {
       power_sgd.start_step = number<std::uint64_t>(option, value, " of a step");
     } else if (option == "one-factor") {
@@ -153,7 +163,8 @@ class CodecReader {
       power_sgd.without_feedback = true;
     } else {
       throw fail("unknown option \"" + std::string(option) +
-                 "\"; known: rank=<columns>, start=<step>, one-factor, without-feedback");
+                 "\"; known: rank=<columns>, rank=<columns>@<step>, rank=<least>-<most> with error=<0..1>, "
+                 "start=<step>, one-factor, without-feedback");
     }
   }
   void refuse_twice(std::string_view option, std::string_view key) {

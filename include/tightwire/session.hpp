@@ -260,6 +260,12 @@ class Session {
   const StepStatistics& total() const noexcept { return total_; }
   /// Of the last reduction of a bucket that was waited for.
   const Statistics& bucket_statistics(BucketId id) const { return known(id).last; }
+  /// Columns of the factors of PowerSgd in the last reduction of a bucket; 0 where it has none.
+  std::size_t factor_rank(BucketId id) const {
+    std::size_t rank = 0;
+    for (const auto& reduction : known(id).operation.reductions) rank = std::max(rank, reduction->factor_rank());
+    return rank;
+  }
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
   /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in

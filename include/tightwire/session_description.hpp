@@ -26,7 +26,7 @@ inline std::string describe(const Parameter& parameter, const SessionOptions& op
   if (const LowRankSettings* low_rank = codec.low_rank()) {
     const low_rank::Shape shape = low_rank::matrix_shape(parameter.shape);
     const std::string matrix = std::to_string(shape.rows) + " x " + std::to_string(shape.columns);
-    if (!low_rank::worth_it(shape, low_rank->rank))
+    if (!low_rank::worth_it(shape, low_rank->least_rank()))
       return text + "exact, since factors of " + matrix + " are not less than half";
     return text + codec.spec() + ", of " + matrix;
   }
@@ -51,8 +51,12 @@ inline std::string describe(const Bucket& bucket) {
   if (!bucket.planned_random.empty()) part("randomk " + describe(bucket.random_plan));
   if (!bucket.planned_matrices.empty()) {
     const low_rank::Plan& plan = bucket.low_rank_plan;
-    part("powersgd of " + std::to_string(plan.matrices.size()) + " matrices: left factors " +
-         describe(plan.factors[0]) + ", right factors " + describe(plan.factors[1]) +
+    std::string forms;
+    for (const low_rank::Form& form : plan.forms)
+      forms += (plan.forms.size() > 1 ? " at rank " + std::to_string(form.rank) : "") + " left factors " +
+               describe(form.factors[0]) + ", right factors " + describe(form.factors[1]) + ",";
+    forms.pop_back();
+    part("powersgd of " + std::to_string(plan.matrices.size()) + " matrices:" + forms +
          (plan.start_step != 0 ? ", whole " + describe(plan.whole) : ""));
   }
   return text + parts;

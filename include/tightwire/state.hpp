@@ -84,8 +84,9 @@ enum class Kind : std::uint32_t {
   left_factor = 4,      ///< of a parameter, `detail` columns
   right_factor = 5,     ///< of a parameter, `detail` columns
   turn = 6,             ///< of a parameter that is sent as one factor in turn: `detail` is the side that comes next
-  ranges = 7,           ///< of a bucket: where the ranges of its ranks begin, as 64-bit integers
-  sequence = 8,         ///< of a bucket: `detail` is how often it was reduced
+  rank_choice = 7,      ///< of a parameter: averages as 64-bit floats; `detail` is an index and, above 32 bits, uses
+  ranges = 8,           ///< of a bucket: where the ranges of its ranks begin, as 64-bit integers
+  sequence = 9,         ///< of a bucket: `detail` is how often it was reduced
 };
 inline constexpr Kind kFirstKind = Kind::sender_residual, kLastKind = Kind::sequence;
 /// Of the records of a kind, whether all ranks have the same.

@@ -28,6 +28,8 @@ Model every_kind() {
           {"sampled", {5000}, ElementType::f32, parse_codec("topk:ratio=0.05,sampled,warm-up=5")},
           {"drawn", {800}, ElementType::f16, parse_codec("randomk:ratio=0.1")},
           {"matrix", {60, 50}, ElementType::f32, parse_codec("powersgd:rank=2,start=2+int8")},
+          {"changing", {70, 50}, ElementType::f32, parse_codec("powersgd:rank=1,rank=3@5")},
+          {"following", {80, 50}, ElementType::f32, parse_codec("powersgd:rank=1-8,error=0.3")},
           {"other matrix", {40, 30}, ElementType::bf16, parse_codec("powersgd:rank=3,start=2")}};
 }
 Model blocks_only() {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
 
 #include "support/model.hpp"
@@ -78,8 +79,8 @@ Cost steady_cost(const SessionOptions& options, bool background) {
   model.push_back({"topk", {5000}, ElementType::f32, TopK{.ratio = 0.02}});
   model.push_back({"topk in 8", {900}, ElementType::bf16, TopK{.ratio = 0.1, .values = Int8{}}});
   model.push_back({"randomk", {2000}, ElementType::f32, RandomK{.ratio = 0.1, .values = Int8{}}});
-  model.push_back({"powersgd", {40, 70}, ElementType::f32, PowerSgd{.rank = 3, .factors = Int8{}}});
-  model.push_back({"powersgd in 16", {30, 90}, ElementType::bf16, PowerSgd{.rank = 3}});
+  model.push_back({"powersgd", {40, 70}, ElementType::f32, parse_codec("powersgd:rank=1-4,error=0.2+int8")});
+  model.push_back({"powersgd in 16", {30, 90}, ElementType::bf16, parse_codec("powersgd:rank=1-4,error=0.2")});
   Cost at[2];
   int reached = 0;
   std::barrier line(kRanks, [&]() noexcept { at[reached++] = {allocations.load(), page_faults()}; });

@@ -30,17 +30,25 @@ class LowRankReduction final : public Reduction {
                    std::uint64_t seed)
       : plan_(plan), me_(static_cast<std::size_t>(transport.rank())), divisor_(divisor) {
     for (const low_rank::PlannedMatrix& matrix : plan.matrices) matrices_.emplace_back(matrix, seed);
-    for (std::size_t side = 0; side < 2; ++side)
-      reductions_[side] = std::make_unique<BlockReduction>(transport, plan.factors[side], plan.parameters[side],
-                                                           identities[side], divisor);
+    for (const low_rank::Form& form : plan.forms) {
+      auto& reductions = reductions_.emplace_back();
+      for (std::size_t side = 0; side < 2; ++side) {
+        FrameIdentity identity = identities[side];
+        identity.fingerprint += reductions_.size() - 1;  // a rank that has chosen another form is found out
+        reductions[side] =
+            std::make_unique<BlockReduction>(transport, form.factors[side], form.parameters[side], identity, divisor);
+      }
+    }
+    if (plan.error != 0) choice_ = low_rank::RankChoice(plan.error, plan.forms.size());
     if (plan.start_step != 0)
       whole_ = std::make_unique<BlockReduction>(transport, plan.whole, plan.whole_parameters, identities[2], divisor);
     std::size_t longest = 0;
-    for (std::size_t side = 0; side < 2; ++side) {
-      const BucketPlan& of = plan.factors[side];
-      if (of.algorithm == Algorithm::two_shot) owner_lost_.resize(std::max(owner_lost_.size(), of.owned[me_]));
-      for (const PlannedParameter& parameter : plan.parameters[side]) longest = std::max(longest, parameter.count);
-    }
+    for (const low_rank::Form& form : plan.forms)
+      for (std::size_t side = 0; side < 2; ++side) {
+        const BucketPlan& of = form.factors[side];
+        if (of.algorithm == Algorithm::two_shot) owner_lost_.resize(std::max(owner_lost_.size(), of.owned[me_]));
+        for (const PlannedParameter& parameter : form.parameters[side]) longest = std::max(longest, parameter.count);
+      }
     nothing_.resize(std::max(longest, owner_lost_.size()));
   }
 
@@ -55,6 +63,7 @@ class LowRankReduction final : public Reduction {
   }
   bool finished() const override { return stage_ == Stage::finished; }
   const Statistics& statistics() const override { return statistics_; }
+  std::size_t factor_rank() const override { return form().rank; }
   std::string waiting_for() const override { return current_ == nullptr ? "none" : current_->waiting_for(); }
 
   bool advance() override {
@@ -74,12 +83,14 @@ class LowRankReduction final : public Reduction {
   void end_step(bool keep) override {
     for (low_rank::Matrix& matrix : matrices_) matrix.end_step(keep);
     keep ? committed_side_ = side_ : side_ = committed_side_;
+    if (plan_.error != 0) choice_.end_step(keep);
   }
   void save(state::Records& records) const override {
     for (const low_rank::Matrix& matrix : matrices_) {
       matrix.save(records);
       records.add(state::Kind::turn, matrix.number(), static_cast<std::uint64_t>(committed_side_),
                   std::span<const float>{});
+      if (plan_.error != 0) choice_.save(records, matrix.number());
     }
   }
   void restore(std::span<const state::Record> records, bool /*same_ranks*/) override {
@@ -87,6 +98,8 @@ class LowRankReduction final : public Reduction {
       matrix.restore(records);
       if (const state::Record* turn = state::find(records, state::Kind::turn, matrix.number()))
         side_ = committed_side_ = turn->detail == 0 ? low_rank::Side::left : low_rank::Side::right;
+      const state::Record* choice = state::find(records, state::Kind::rank_choice, matrix.number());
+      if (plan_.error != 0 && choice != nullptr) choice_.restore(*choice);
     }
   }
 
@@ -105,12 +118,35 @@ class LowRankReduction final : public Reduction {
     }
     {
       const detail::Work work(statistics_.encode_seconds);
+      choose_form();
       for (std::size_t m = 0; m < matrices_.size(); ++m)
         matrices_[m].begin(input_.data[m], input_.senders[m], static_cast<std::uint32_t>(input_.committed));
     }
     if (plan_.both_factors) side_ = low_rank::Side::left;
     send_factors();
     stage_ = Stage::factors;
+  }
+
+  const low_rank::Form& form() const { return plan_.forms[form_]; }
+
+  /// The ranks of this step, which all ranks of the job choose alike.
+  void choose_form() {
+    form_ = plan_.error != 0 ? choice_.index() : 0;
+    while (form_ + 1 < plan_.from_step.size() && input_.committed >= plan_.from_step[form_ + 1]) ++form_;
+    for (std::size_t m = 0; m < matrices_.size(); ++m)
+      if (const std::size_t rank = plan_.matrices[m].rank(form_); rank != matrices_[m].rank())
+        matrices_[m].set_rank(rank);
+  }
+  void follow_error() {
+    low_rank::Energies all;
+    for (std::size_t m = 0; m < matrices_.size(); ++m) {
+      const std::size_t smaller = form_ == 0 ? 0 : plan_.matrices[m].rank(form_ - 1);
+      const low_rank::Energies energies = matrices_[m].energies(smaller);
+      all.captured += energies.captured;
+      all.last += energies.last;
+      all.missed += energies.missed;
+    }
+    choice_.saw(all);
   }
 
   void send_factors() {
@@ -126,13 +162,13 @@ class LowRankReduction final : public Reduction {
         senders_.push_back(loses ? Residual{nothing_.data(), matrices_[m].lost()} : Residual{});
       }
     }
-    if (plan_.parameters[side].size() > matrices_.size()) {
+    if (form().parameters[side].size() > matrices_.size()) {
       data_.insert(data_.end(), input_.data.begin() + static_cast<std::ptrdiff_t>(matrices_.size()), input_.data.end());
       senders_.resize(data_.size());
     }
     const bool owns =
-        feedback && plan_.factors[side].algorithm == Algorithm::two_shot && plan_.factors[side].owned[me_] != 0;
-    reduce(*reductions_[side], owns ? Residual{nothing_.data(), owner_lost_.data()} : Residual{});
+        feedback && form().factors[side].algorithm == Algorithm::two_shot && form().factors[side].owned[me_] != 0;
+    reduce(*reductions_[form_][side], owns ? Residual{nothing_.data(), owner_lost_.data()} : Residual{});
   }
 
   void reduce(BlockReduction& reduction, const Residual& owner) {
@@ -154,6 +190,7 @@ class LowRankReduction final : public Reduction {
       return true;
     }
     const detail::Work work(statistics_.decode_seconds);
+    if (plan_.error != 0) follow_error();
     account_for_losses();
     for (std::size_t m = 0; m < matrices_.size(); ++m)
       statistics_.nonfinite += matrices_[m].finish(side_, divisor_, plan_.matrices[m].number % ranks() == me_);
@@ -166,7 +203,7 @@ class LowRankReduction final : public Reduction {
   void account_for_losses() {
     for (std::size_t m = 0; m < matrices_.size(); ++m)
       if (senders_[m]) matrices_[m].subtract_lost();
-    const BucketPlan& plan = plan_.factors[static_cast<std::size_t>(side_)];
+    const BucketPlan& plan = form().factors[static_cast<std::size_t>(side_)];
     if (plan.algorithm != Algorithm::two_shot) return;
     for (const Chunk& chunk : plan.chunks)
       for (const Slice& slice : chunk.shares[me_].slices) {
@@ -175,7 +212,7 @@ class LowRankReduction final : public Reduction {
           matrices_[slice.parameter].subtract_lost(slice.begin + i, divisor_ * owner_lost_[slice.error_at + i]);
       }
   }
-  std::size_t ranks() const { return static_cast<std::size_t>(plan_.factors[0].ranks); }
+  std::size_t ranks() const { return static_cast<std::size_t>(form().factors[0].ranks); }
 
   void add(const Statistics& inner) {
     const std::uint64_t gradient_bytes = statistics_.gradient_bytes;
@@ -187,7 +224,10 @@ class LowRankReduction final : public Reduction {
   std::size_t me_;
   float divisor_;
   std::vector<low_rank::Matrix> matrices_;
-  std::unique_ptr<BlockReduction> reductions_[2], whole_;
+  std::vector<std::array<std::unique_ptr<BlockReduction>, 2>> reductions_;  ///< by form and side
+  std::unique_ptr<BlockReduction> whole_;
+  low_rank::RankChoice choice_;
+  std::size_t form_ = 0;
   BlockReduction* current_ = nullptr;
   low_rank::Side side_ = low_rank::Side::left, committed_side_ = low_rank::Side::left;
   bool first_ = true;

@@ -69,6 +69,8 @@ class Reduction {
   virtual const Statistics& statistics() const = 0;
   /// Ranks that it waits for, as text.
   virtual std::string waiting_for() const = 0;
+  /// Columns of the factors of the last use; 0 where there are none.
+  virtual std::size_t factor_rank() const { return 0; }
   /// Keeps, or forgets, what the uses since the last call have changed of its own.
   virtual void end_step(bool /*keep*/) {}
 

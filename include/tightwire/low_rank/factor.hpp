@@ -32,6 +32,12 @@ constexpr bool worth_it(Shape shape, std::size_t rank) {
   const std::size_t held = std::min({rank, shape.rows, shape.columns});
   return shape.rows > 1 && shape.columns > 1 && (shape.rows + shape.columns) * held * 2 < shape.rows * shape.columns;
 }
+/// The rank, or the largest that is worth it.
+constexpr std::size_t worthwhile_rank(Shape shape, std::size_t rank) {
+  rank = std::min({rank, shape.rows, shape.columns});
+  while (rank > 1 && !worth_it(shape, rank)) --rank;
+  return rank;
+}
 
 /// Where a column of random numbers comes from: the same on every rank and on every CPU.
 struct ColumnSeed {

@@ -14,6 +14,7 @@
 #include <tightwire/low_rank/orthogonalize.hpp>
 #include <tightwire/low_rank/plan.hpp>
 #include <tightwire/low_rank/products.hpp>
+#include <tightwire/low_rank/rank_choice.hpp>
 #include <tightwire/sparse/selection.hpp>
 
 namespace tightwire::low_rank {
@@ -22,14 +23,30 @@ namespace tightwire::low_rank {
 /// residual. The factors that the next step goes on from are the same on every rank.
 class Matrix {
  public:
-  Matrix(const PlannedMatrix& plan, std::uint64_t seed) : plan_(plan), seed_(seed), rank_(plan.rank()) {
-    for (const Side side : {Side::left, Side::right}) factor(side).resize(rank_ * length(side, plan.shape));
-    seed_factor(factor(Side::right).data(), plan.shape.columns, rank_, seed, plan.number, 0);
-    committed_ = factors_;
-    const std::size_t longer = rank_ * std::max(plan.shape.rows, plan.shape.columns);
+  Matrix(const PlannedMatrix& plan, std::uint64_t seed) : plan_(plan), seed_(seed) {
+    for (std::size_t form = 0; form < plan.settings.ranks.size(); ++form) most_ = std::max(most_, plan.rank(form));
+    const std::size_t columns = most_ + (probes() ? 1 : 0);
+    for (const Side side : {Side::left, Side::right})
+      for (auto* factors : {&factors_, &committed_})
+        (*factors)[static_cast<std::size_t>(side)].reserve(columns * length(side, plan.shape));
+    set_rank(plan.rank(0));
+    end_step(true);
+    const std::size_t longer = columns * std::max(plan.shape.rows, plan.shape.columns);
     sent_.reserve(longer);
     lost_.resize(longer);
   }
+
+  /// From the next product on: leading columns stay, new ones are seeded. Between steps, or before the first product of
+  /// one.
+  void set_rank(std::size_t rank) {
+    for (const Side side : {Side::left, Side::right}) {
+      const std::size_t rows = length(side, plan_.shape);
+      factor(side).resize(rank * rows);
+      if (rank > rank_) seed_factor(factor(side).data() + rank_ * rows, rows, rank - rank_, seed_, plan_.number, rank_);
+    }
+    rank_ = rank;
+  }
+  std::size_t rank() const { return rank_; }
 
   /// A gradient and its residual, which are added to each other by the first product.
   void begin(void* data, const Residual& residual, std::uint32_t use) {
@@ -50,13 +67,15 @@ class Matrix {
     std::vector<float>& fixed = factor(other(side));
     orthogonalizer_.orthogonalize(fixed.data(), length(other(side), plan_.shape), rank_,
                                   {seed_, plan_.number, 2 * use_ + static_cast<std::uint32_t>(side)});
+    const std::size_t columns = probe(side);
     std::vector<float>& mine = factor(side);
+    mine.resize(columns * length(side, plan_.shape));
     const bool fuses = !added_ && side == Side::left && residual_ && host::holds_floats(plan_.type, data_);
     if (!added_ && !fuses) add();
     added_ = true;
     if (side == Side::left)
       add_and_multiply(level_, {.shape = plan_.shape,
-                                .rank = rank_,
+                                .rank = columns,
                                 .x = fuses ? static_cast<const float*>(data_) : sums_,
                                 .residual = fuses ? residual_ : Residual{},
                                 .factor = fixed.data(),
@@ -64,7 +83,7 @@ class Matrix {
                                 .product_stride = plan_.shape.rows});
     else
       multiply_transposed(level_, {.shape = plan_.shape,
-                                   .rank = rank_,
+                                   .rank = columns,
                                    .matrix = sums_,
                                    .factor = fixed.data(),
                                    .factor_stride = plan_.shape.rows,
@@ -112,27 +131,44 @@ class Matrix {
     for (std::size_t side = 0; side < 2; ++side) {
       std::vector<float>& to = keep ? committed_[side] : factors_[side];
       const std::vector<float>& from = keep ? factors_[side] : committed_[side];
-      std::copy(from.begin(), from.end(), to.begin());
+      to.assign(from.begin(), from.end());
     }
+    keep ? committed_rank_ = rank_ : rank_ = committed_rank_;
+  }
+
+  /// Of the mean that was formed last, where its error is followed; `smaller` is the next smaller rank.
+  Energies energies(std::size_t smaller) {
+    Energies energies{.captured = 0, .last = 0, .missed = missed_};
+    const std::size_t rows = plan_.shape.columns;
+    for (std::size_t k = 0; k < rank_; ++k) {
+      const double square = orthogonalizer_.square(factor(Side::right).data() + k * rows, rows);
+      energies.captured += square;
+      if (k >= smaller) energies.last += square;
+    }
+    return energies;
   }
 
   std::uint32_t number() const { return plan_.number; }
   void save(state::Records& records) const {
     for (const Side side : {Side::left, Side::right})
-      records.add(kind(side), plan_.number, rank_, std::span<const float>(committed_[static_cast<std::size_t>(side)]));
+      records.add(kind(side), plan_.number, committed_rank_,
+                  std::span<const float>(committed_[static_cast<std::size_t>(side)]));
   }
-  /// Takes up factors. Of another rank: the leading columns, and seeded ones where it was smaller.
+  /// Takes up factors. Of another rank, which the next step sets: the leading columns.
   void restore(std::span<const state::Record> records) {
+    const state::Record* of[2] = {state::find(records, kind(Side::left), plan_.number),
+                                  state::find(records, kind(Side::right), plan_.number)};
     for (const Side side : {Side::left, Side::right}) {
-      const state::Record* record = state::find(records, kind(side), plan_.number);
-      const std::size_t rows = length(side, plan_.shape);
-      if (record == nullptr || record->floats() != record->detail * rows) continue;
-      const std::size_t kept = std::min<std::size_t>(record->detail, rank_);
-      std::vector<float>& to = factor(side);
-      std::memcpy(to.data(), record->bytes.data(), kept * rows * sizeof(float));
-      if (kept < rank_) seed_factor(to.data() + kept * rows, rows, rank_ - kept, seed_, plan_.number, kept);
+      const state::Record* record = of[static_cast<std::size_t>(side)];
+      if (record == nullptr || record->detail == 0 || record->detail > kMostRank ||
+          record->floats() != record->detail * length(side, plan_.shape) || record->detail != of[0]->detail)
+        return;
     }
-    committed_ = factors_;
+    set_rank(std::min<std::size_t>(of[0]->detail, most_));
+    for (const Side side : {Side::left, Side::right})
+      std::memcpy(factor(side).data(), of[static_cast<std::size_t>(side)]->bytes.data(),
+                  factor(side).size() * sizeof(float));
+    end_step(true);
   }
 
  private:
@@ -140,6 +176,24 @@ class Matrix {
     return side == Side::left ? state::Kind::left_factor : state::Kind::right_factor;
   }
   std::vector<float>& factor(Side side) { return factors_[static_cast<std::size_t>(side)]; }
+  bool probes() const { return plan_.settings.follows_error(); }
+
+  /// Where the error is followed: sends the product with a random column along with the left factor, and takes from the
+  /// mean of that what the left factor does not span. Returns the columns of the next product.
+  std::size_t probe(Side side) {
+    if (!probes()) return rank_;
+    std::vector<float>& fixed = factor(other(side));
+    const std::size_t rows = length(other(side), plan_.shape);
+    if (side == Side::right) {
+      missed_ = orthogonalizer_.square_outside(fixed.data(), rows, rank_, fixed.data() + rank_ * rows);
+      fixed.resize(rank_ * rows);
+      return rank_;
+    }
+    fixed.resize((rank_ + 1) * rows);
+    fill_column(fixed.data() + rank_ * rows, rows, {seed_, plan_.number, kProbe, use_});
+    return rank_ + 1;
+  }
+  static constexpr std::uint32_t kProbe = 0xffffffffu;  ///< in place of a column's number
 
   static bool all_finite(std::span<const float> x) {
     return std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
@@ -228,7 +282,8 @@ class Matrix {
 
   PlannedMatrix plan_;
   std::uint64_t seed_;
-  std::size_t rank_;
+  std::size_t rank_ = 0, committed_rank_ = 0, most_ = 0;
+  double missed_ = 0;
   host::Level level_ = host::level();
   Orthogonalizer orthogonalizer_;
   sparse::Selection adder_;

@@ -33,7 +33,6 @@ class Orthogonalizer {
   /// than a millionth, is replaced by a random one. More columns than rows cannot be orthogonal: the rest become zero.
   /// Keeps `rows` doubles for the next time.
   void orthogonalize(float* factor, std::size_t rows, std::size_t rank, const OrthogonalizeSeed& seed) {
-    if (column_.size() < rows) column_.resize(rows);
     for (std::size_t k = 0; k < rank; ++k) {
       float* const column = factor + k * rows;
       if (k >= rows) {
@@ -47,7 +46,33 @@ class Orthogonalizer {
     }
   }
 
+  /// Squared norm of a column, formed in double.
+  double square(const float* column, std::size_t rows) {
+    load(column, rows);
+    return host::run<DotProduct<float>>(level_, {column_.data(), column, rows});
+  }
+  /// Squared norm of what of a column lies outside of the span of orthonormal ones.
+  double square_outside(const float* factor, std::size_t rows, std::size_t rank, const float* column) {
+    load(column, rows);
+    project(factor, rows, rank);
+    return host::run<DotProduct<double>>(level_, {column_.data(), column_.data(), rows});
+  }
+
  private:
+  void load(const float* column, std::size_t rows) {
+    if (column_.size() < rows) column_.resize(rows);
+    // A product of two floats has no overflow and no underflow in double: nothing need be scaled.
+    for (std::size_t i = 0; i < rows; ++i) column_[i] = static_cast<double>(column[i]);
+  }
+  /// Takes the first columns off what is loaded.
+  void project(const float* factor, std::size_t rows, std::size_t columns) {
+    for (std::size_t j = 0; j < columns; ++j) {
+      const float* const other = factor + j * rows;
+      const double along = host::run<DotProduct<float>>(level_, {column_.data(), other, rows});
+      host::run<SubtractMultiple>(level_, {column_.data(), other, along, rows});
+    }
+  }
+
   /// Apart from the columns that factors begin with, of use 0.
   static constexpr std::uint32_t kFirstUse = 1;
   static constexpr double kLeastPart = 1e-6;
@@ -55,17 +80,11 @@ class Orthogonalizer {
   /// Column k against those before. False, with the column as it was, if next to nothing is left of it.
   bool orthogonalize_column(float* factor, std::size_t rows, std::size_t k) {
     float* const column = factor + k * rows;
+    load(column, rows);
     double* const work = column_.data();
-    // A product of two floats has no overflow and no underflow in double: nothing need be scaled.
-    for (std::size_t i = 0; i < rows; ++i) work[i] = static_cast<double>(column[i]);
     const double before = host::run<DotProduct<float>>(level_, {work, column, rows});
     if (!(before > 0) || !std::isfinite(before)) return false;
-    for (int round = 0; round < 2; ++round)
-      for (std::size_t j = 0; j < k; ++j) {
-        const float* const other = factor + j * rows;
-        const double along = host::run<DotProduct<float>>(level_, {work, other, rows});
-        host::run<SubtractMultiple>(level_, {work, other, along, rows});
-      }
+    for (int round = 0; round < 2; ++round) project(factor, rows, k);
     const double after = k == 0 ? before : host::run<DotProduct<double>>(level_, {work, work, rows});
     if (!(after >= kLeastPart * kLeastPart * before)) return false;
     host::run<RoundMultiple>(level_, {work, 1 / std::sqrt(after), column, rows});
