@@ -7,6 +7,8 @@ option(TIGHTWIRE_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_BUILD_TOOLS "Build the command line tool" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_BUILD_C "Build the shared library with the C interface" ${PROJECT_IS_TOP_LEVEL})
+option(TIGHTWIRE_PYTHON_PACKAGE "Install the C library into the package for Python; set by pyproject.toml" OFF)
+mark_as_advanced(TIGHTWIRE_PYTHON_PACKAGE)
 option(TIGHTWIRE_INSTALL "Generate the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_WARNINGS_AS_ERRORS "Treat the compiler's warnings about tightwire as errors" ${PROJECT_IS_TOP_LEVEL})
 

@@ -64,7 +64,22 @@ class _Place:
         self.count, self.dtype = parameter.numel(), parameter.dtype
 
 
-def _complete(session: Session, communicator: Communicator, started: "queue.SimpleQueue[Optional[_Bucket]]") -> None:
+class _Failure:
+    """What ended a synchronization, if something did; known to the thread that waits too, which must not hold the Sync."""
+
+    def __init__(self) -> None:
+        self.error: Optional[Error] = None
+
+    def note(self, error: Error) -> None:
+        self.error = self.error or error
+
+
+def _complete(
+    session: Session,
+    communicator: Communicator,
+    started: "queue.SimpleQueue[Optional[_Bucket]]",
+    noted: _Failure,
+) -> None:
     """Waits for buckets in the order of their start and completes what DDP waits for. Runs on a thread of its own."""
     while (bucket := started.get()) is not None:
         error: Optional[Error] = None
@@ -73,6 +88,7 @@ def _complete(session: Session, communicator: Communicator, started: "queue.Simp
         except Error as failure:
             error = failure
             if failure.status != Status.NONFINITE:  # which all ranks know of; anything else they must hear of
+                noted.note(failure)
                 _abort(communicator, str(failure))
         waiting, bucket.waiting = bucket.waiting, []
         bucket.missing = len(bucket.pointers)  # before DDP goes on: the next step may begin at once
@@ -119,16 +135,21 @@ class Sync:
         self.session = session
         self.communicator = communicator
         self.hook_seconds = 0.0  #: time spent in the hook itself, on the thread that runs backward
-        self.error: Optional[Error] = None  #: what ended the synchronization, if something did
         self._buckets, self._places = buckets, places
         self._missing = len(places)  # gradients of this step
         self._kept: Optional[bool] = None  # what became of the last step, once it has ended
         self._open = False  # a step has begun and not been ended
         self._started: "queue.SimpleQueue[Optional[_Bucket]]" = queue.SimpleQueue()
+        self._failure = _Failure()
         arguments = (session, communicator, self._started)
-        self._worker = threading.Thread(target=_complete, args=arguments, name="tightwire", daemon=True)
+        self._worker = threading.Thread(target=_complete, args=(*arguments, self._failure), name="tightwire", daemon=True)
         self._worker.start()
         self._finalizer = weakref.finalize(self, _close, os.getpid(), *arguments, self._worker)
+
+    @property
+    def error(self) -> Optional[Error]:
+        """What ended the synchronization, if something did. DDP shows it as a RuntimeError from backward."""
+        return self._failure.error
 
     def _arrived(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """A bucket of DDP holds its gradients."""
@@ -187,8 +208,7 @@ class Sync:
 
     def _fail(self, failure: BaseException) -> None:
         """No rank may wait for this one any more."""
-        if self.error is None:
-            self.error = failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure))
+        self._failure.note(failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure)))
         _abort(self.communicator, str(failure))
 
     def _end(self, keep: bool) -> bool:
@@ -265,8 +285,7 @@ class Sync:
 
     def close(self) -> None:
         """Gives connections and memory back. The model cannot run backward any more, since DDP keeps its hook."""
-        if self.error is None:
-            self.error = Error(Status.INVALID_ARGUMENT, "tightwire.torch: this synchronization was closed")
+        self._failure.note(Error(Status.INVALID_ARGUMENT, "tightwire.torch: this synchronization was closed"))
         self._finalizer()
 
 
@@ -295,8 +314,6 @@ def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.nn.Parame
 
 def _complaint(ddp: Any, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Optional[str]:
     """Why this model cannot be attached to, on this rank."""
-    if not isinstance(ddp, DistributedDataParallel):
-        return f"attach needs a DistributedDataParallel, got {type(ddp).__name__}"
     if getattr(ddp, "_tightwire_attached", False):
         return "this model is attached to already; DistributedDataParallel takes one hook"
     for name, parameter in parameters:
@@ -365,19 +382,19 @@ def attach(
 
     Raises Error on every rank where one cannot go on, or where ranks differ, within `timeout`.
     """
-    is_ddp = isinstance(ddp, DistributedDataParallel)
-    parameters = _parameters(ddp) if is_ddp else []
+    if not isinstance(ddp, DistributedDataParallel):
+        raise Error(Status.INVALID_ARGUMENT, f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
+    parameters = _parameters(ddp)
     error = _complaint(ddp, parameters)
-    group = ddp.process_group if is_ddp else dist.group.WORLD
     most = int(options.pop("bucket_bytes", getattr(ddp, "bucket_bytes_cap", 25 << 20)))
     specification = _words(codec, exact, timeout, options)
     description = _describe(ddp, parameters, specification)
-    communicator = meet(group, description, error, address, timeout)
+    communicator = meet(ddp.process_group, description, error, address, timeout)
     session = Session(communicator, specification)
     buckets: list[_Bucket] = []
     places: dict[int, _Place] = {}
     numbers = [session.add(name, p.shape, _NAMES[p.dtype]) for name, p in parameters]
-    for indices in _group(parameters, min(most, 1 << 20), most):
+    for indices in _group(parameters, min(most, getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1 << 20)), most):
         bucket = _Bucket(session.add_bucket([numbers[index] for index in indices]), len(indices))
         buckets.append(bucket)
         for position, index in enumerate(indices):

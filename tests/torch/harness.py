@@ -29,6 +29,7 @@ def size() -> int:
 def run(cases: list[tuple[str, Case]]) -> None:
     """Runs the cases one after the other on every rank. The first that fails ends the job."""
     torch.set_num_threads(1)
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 4096  # DDP's first bucket has a MiB otherwise, and the model here would be one bucket
     dist.init_process_group("gloo")
     for name, case in cases:
         began = time.perf_counter()
@@ -61,7 +62,7 @@ class Net(torch.nn.Module):
         self.branch = torch.nn.Linear(64, 48) if branch else None
 
     def forward(self, x: torch.Tensor, use_branch: bool = True) -> torch.Tensor:
-        hidden = torch.tanh(self.norm(self.stem(x)))
+        hidden = torch.tanh(self.norm(self.stem(x).float()))
         body = self.body(hidden)
         if self.branch is not None and use_branch:
             body = body + self.branch(hidden)

@@ -156,8 +156,8 @@ def check(run: Run, expected: torch.Tensor, codec: str, group: Any = None) -> No
     assert total.calls >= STEPS and total.gradient_bytes == STEPS * 4 * trained.numel()
     ranks = dist.get_world_size(group)
     if ranks > 1:
-        most = total.gradient_bytes * 2 * (ranks - 1) / ranks
-        assert 0 < total.sent_bytes < (1.5 if lossless else 0.7) * most, (total.sent_bytes, most)
+        whole = total.gradient_bytes * (ranks - 1)  # of buckets as small as these, everyone's goes to everyone
+        assert 0 < total.sent_bytes < (1.1 if lossless else 0.7) * whole, (total.sent_bytes, whole)
 
 
 def in_situation(codec: str, situation: str) -> None:
@@ -201,8 +201,7 @@ def buckets_made_anew() -> None:
     arrived = run.sync._arrived
     run.sync._arrived = lambda bucket: (seen.append([p.numel() for p in bucket.parameters()]), arrived(bucket))[1]
     plain(run)
-    first, later = seen[: len(seen) // STEPS], seen[len(seen) // STEPS :]
-    assert len(first) > 1 and later[: len(first)] != first, seen
+    assert len(seen) > STEPS + 1 and seen[0] not in seen[1:], seen
     run.sync.close()
 
 
