@@ -138,6 +138,7 @@ class Session(_Owner):
         super().__init__()
         self._bytes: list[int] = []
         self._buckets: list[list[int]] = []
+        self._under_way: dict[int, Sequence[Gradient]] = {}  # so that nobody frees them
         _c.call("session_open", communicator._handle, specification.encode(), ctypes.byref(self._handle))
 
     def add(self, name: str, shape: Iterable[int], dtype: str = "float32") -> int:
@@ -196,9 +197,10 @@ class Session(_Owner):
         return ctypes.addressof(ctypes.c_char.from_buffer(gradient)) if self._bytes[parameter] else 1
 
     def start(self, bucket: int, gradients: Sequence[Gradient]) -> None:
-        """Starts the mean over ranks, in place. The gradients are the Session's until `wait`: keep them alive."""
+        """Starts the mean over ranks, in place. The gradients are the Session's until `wait`; addresses stay valid so long."""
         parameters = self._buckets[bucket] if 0 <= bucket < len(self._buckets) else range(len(gradients))
         self.start_pointers(bucket, self._pointers(gradients, parameters))
+        self._under_way[bucket] = gradients
 
     def start_pointers(self, bucket: int, pointers: Any) -> None:
         """As `start`, from a ctypes array of addresses, which is copied. For callers that count microseconds."""
@@ -207,6 +209,7 @@ class Session(_Owner):
     def wait(self, bucket: int) -> None:
         """Returns when the bucket holds the result: the same bytes on every rank. Raises what ended the reduction."""
         _c.call("session_wait", self._handle, bucket)
+        self._under_way.pop(bucket, None)
 
     def all_reduce(self, gradients: Sequence[Gradient]) -> None:
         """Reduces all parameters in place, in order of addition."""

@@ -64,11 +64,12 @@ class _Place:
         self.count, self.dtype = parameter.numel(), parameter.dtype
 
 
-class _Failure:
-    """What ended a synchronization, if something did; known to the thread that waits too, which must not hold the Sync."""
+class _Outcome:
+    """What a Sync shares with the thread that waits for it, which must not keep it alive."""
 
     def __init__(self) -> None:
-        self.error: Optional[Error] = None
+        self.error: Optional[Error] = None  # what ended the synchronization, if something did
+        self.seconds = 0.0  # spent on completing what DDP waits for
 
     def note(self, error: Error) -> None:
         self.error = self.error or error
@@ -78,7 +79,7 @@ def _complete(
     session: Session,
     communicator: Communicator,
     started: "queue.SimpleQueue[Optional[_Bucket]]",
-    noted: _Failure,
+    outcome: _Outcome,
 ) -> None:
     """Waits for buckets in the order of their start and completes what DDP waits for. Runs on a thread of its own."""
     while (bucket := started.get()) is not None:
@@ -88,8 +89,9 @@ def _complete(
         except Error as failure:
             error = failure
             if failure.status != Status.NONFINITE:  # which all ranks know of; anything else they must hear of
-                noted.note(failure)
+                outcome.note(failure)
                 _abort(communicator, str(failure))
+        began = time.perf_counter()
         waiting, bucket.waiting = bucket.waiting, []
         bucket.missing = len(bucket.pointers)  # before DDP goes on: the next step may begin at once
         for arrival in waiting:
@@ -98,6 +100,7 @@ def _complete(
             if arrival.left == 0:
                 arrival.future.set_result(None)
         waiting.clear()
+        outcome.seconds += time.perf_counter() - began
 
 
 def _abort(communicator: Communicator, reason: str) -> None:
@@ -134,22 +137,28 @@ class Sync:
     def __init__(self, session: Session, communicator: Communicator, buckets: list[_Bucket], places: dict[int, _Place]):
         self.session = session
         self.communicator = communicator
-        self.hook_seconds = 0.0  #: time spent in the hook itself, on the thread that runs backward
+        self._hook_seconds = 0.0
         self._buckets, self._places = buckets, places
         self._missing = len(places)  # gradients of this step
-        self._kept: Optional[bool] = None  # what became of the last step, once it has ended
+        self._kept = True  # what became of the last step that ended
         self._open = False  # a step has begun and not been ended
         self._started: "queue.SimpleQueue[Optional[_Bucket]]" = queue.SimpleQueue()
-        self._failure = _Failure()
+        self._outcome = _Outcome()
         arguments = (session, communicator, self._started)
-        self._worker = threading.Thread(target=_complete, args=(*arguments, self._failure), name="tightwire", daemon=True)
+        self._worker = threading.Thread(target=_complete, args=(*arguments, self._outcome), name="tightwire", daemon=True)
         self._worker.start()
         self._finalizer = weakref.finalize(self, _close, os.getpid(), *arguments, self._worker)
 
     @property
     def error(self) -> Optional[Error]:
         """What ended the synchronization, if something did. DDP shows it as a RuntimeError from backward."""
-        return self._failure.error
+        return self._outcome.error
+
+    @property
+    def hook_seconds(self) -> float:
+        """Time that the hook itself has taken: on the thread that runs backward, and on the one that completes its futures.
+        Codecs and the wire work meanwhile, and are not in it; `statistics` has theirs."""
+        return self._hook_seconds + self._outcome.seconds
 
     def _arrived(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """A bucket of DDP holds its gradients."""
@@ -208,7 +217,7 @@ class Sync:
 
     def _fail(self, failure: BaseException) -> None:
         """No rank may wait for this one any more."""
-        self._failure.note(failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure)))
+        self._outcome.note(failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure)))
         _abort(self.communicator, str(failure))
 
     def _end(self, keep: bool) -> bool:
@@ -224,7 +233,7 @@ class Sync:
             else:
                 self.session.rollback()
                 self._kept = False
-        return bool(self._kept)
+        return self._kept
 
     def commit(self) -> bool:
         """Ends the step, so that what it dropped is added to the next one. False where it was undone, on every rank alike,
@@ -285,7 +294,7 @@ class Sync:
 
     def close(self) -> None:
         """Gives connections and memory back. The model cannot run backward any more, since DDP keeps its hook."""
-        self._failure.note(Error(Status.INVALID_ARGUMENT, "tightwire.torch: this synchronization was closed"))
+        self._outcome.note(Error(Status.INVALID_ARGUMENT, "tightwire.torch: this synchronization was closed"))
         self._finalizer()
 
 
@@ -303,7 +312,7 @@ def _hook(sync: Sync, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         sync._fail(failure)
         raise
     finally:
-        sync.hook_seconds += time.perf_counter() - began
+        sync._hook_seconds += time.perf_counter() - began
 
 
 def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
