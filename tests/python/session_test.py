@@ -68,7 +68,7 @@ class SessionTest(unittest.TestCase):
                     session.all_reduce([weight, bias])
                     self.assertTrue(session.commit())
                     self.assertEqual(list(bias), [1.0] * 3)
-                    mean = [sum(gradient_of(r, step)[i] for r in range(3)) / 3 for i in range(COUNT)]
+                    mean = [sum(all_three) / 3 for all_three in zip(*(gradient_of(r, step) for r in range(3)))]
                     self.assertLess(max(abs(a - b) for a, b in zip(weight, mean)), 0.06)
                 self.assertEqual(communicator.gather(communicator.rank + 5), [5, 6, 7])
                 self.assertIn('"bias" [3] fp32 exact', session.description)
