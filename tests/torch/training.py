@@ -205,10 +205,71 @@ def buckets_made_anew() -> None:
     run.sync.close()
 
 
+def whatever_the_buckets_of_ddp() -> None:
+    """How DDP groups parameters does not show in a single bit."""
+
+    def train(**options: Any) -> torch.Tensor:
+        ddp = wrap(model(), **options)
+        sync = attach(ddp, "int4:block=32,round=stochastic", bucket_bytes=8000)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(ddp, step).backward()
+            optimizer.step()
+        sync.close()
+        return flat(ddp.module)
+
+    expected = train()
+    for options in ({"bucket_cap_mb": 25}, {"static_graph": True}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}):
+        assert torch.equal(train(**options), expected), options
+
+
+def overlapping() -> None:
+    """Backward goes on while buckets are under way: the first rank has handed over all of its own before the others begin."""
+    ddp = wrap(model())
+    sync = attach(ddp, timeout=10.0)
+    loss_of(ddp, 0).backward()  # DDP has several buckets from here on
+    token, loss = torch.zeros(1), loss_of(ddp, 1)
+    if harness.rank() == 0:
+        arrived, left = sync._arrived, len(list(ddp.parameters()))
+
+        def arrive(bucket: dist.GradBucket) -> Any:
+            nonlocal left
+            future = arrived(bucket)
+            left -= len(bucket.parameters())
+            assert not future.done()
+            if left == 0:
+                for peer in range(1, harness.size()):
+                    dist.send(token, peer)
+            return future
+
+        sync._arrived = arrive
+    else:
+        dist.recv(token, 0)
+    loss.backward()
+    assert same_on_all_ranks(ddp.module.body.weight.grad)
+    sync.close()
+
+
+def patterns() -> None:
+    ddp = wrap(model())
+    sync = attach(ddp, "int8:block=64 rule=head.*=bf16", exact=["stem*", "*.bias"], small="compressed", seed=9, feedback=False)
+    lines = ['"stem.weight" [64,32] fp32 exact', '"body.weight" [48,64] fp32 int8:block=64', '"body.bias" [48] fp32 exact']
+    lines += ['"norm.weight" [64] fp32 int8:block=64', '"head.weight" [10,48] fp32 bf16', "seed 9", "error feedback off"]
+    for line in [*lines, "operation mean", "non-finite policy skip_step", "bucket 1 "]:
+        assert line in sync.description, f"{line} is not in:\n{sync.description}"
+    sync.close()
+
+
 CASES = [(f"{codec}: {situation}", functools.partial(in_situation, codec, situation)) for situation in SITUATIONS for codec in CODECS]
 CASES += [(f"{codec}: several models", functools.partial(several_models, codec)) for codec in CODECS]
 CASES += [(f"{codec}: several process groups", functools.partial(several_groups, codec)) for codec in CODECS]
-CASES += [("buckets made anew", buckets_made_anew)]
+CASES += [
+    ("buckets made anew", buckets_made_anew),
+    ("whatever the buckets of DDP", whatever_the_buckets_of_ddp),
+    ("overlapping backward", overlapping),
+    ("patterns", patterns),
+]
 
 if __name__ == "__main__":
     harness.run(CASES)
