@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# Builds a wheel, installs it into a fresh virtual environment, and uses it from there: `import tightwire`,
+# `pip install .` into a fresh virtual environment, and a wheel; uses the package from there: `import tightwire`,
 # `python -m tightwire info`, two ranks. Needs PyPI, and minutes the first time; not part of scripts/test.sh.
-#
-#   scripts/test_python.sh             the package alone
-#   scripts/test_python.sh torch==X    and the tests with the label torch on that PyTorch (see scripts/test_torch.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build python
@@ -11,9 +8,9 @@ environment=$(mktemp -d)
 trap 'rm -rf "$environment"' EXIT
 
 /usr/bin/python3 -m venv "$environment"
+"$environment/bin/pip" install --quiet .
 "$environment/bin/pip" wheel --quiet --no-deps --wheel-dir "$environment/wheels" .
 ls -l "$environment"/wheels/tightwire-*.whl
-"$environment/bin/pip" install --quiet "$environment"/wheels/tightwire-*.whl "$@"
 
 cd "$environment" # away from the sources, so that what is imported is what was installed
 bin/python -m tightwire info

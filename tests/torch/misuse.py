@@ -8,6 +8,7 @@ import weakref
 
 import torch
 import torch.distributed as dist
+import torch.utils.data
 
 import harness
 import tightwire
@@ -186,6 +187,17 @@ def test_fork_after_use() -> None:
     sync.close()
 
 
+def test_workers_of_a_data_loader() -> None:
+    """They are forks, and end as such, amid training."""
+    ddp = wrap(model())
+    sync = attach(ddp)
+    data = torch.utils.data.TensorDataset(torch.randn(32, 32, generator=torch.Generator().manual_seed(harness.rank())))
+    for (x,) in torch.utils.data.DataLoader(data, batch_size=8, num_workers=2):
+        ddp(x).square().mean().backward()
+    assert sync.commit() and same_on_all_ranks(ddp.module.body.weight.grad)
+    sync.close()
+
+
 def test_states_that_are_none() -> None:
     ddp = wrap(model())
     sync = attach(ddp, "int4:block=32 small=compressed")
@@ -270,12 +282,18 @@ def test_undone_steps() -> None:
         loss_of(ddp, 99).backward()
         sync.rollback()
 
+    def scaler(sync: tightwire.torch.Sync, ddp: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        loss_of(ddp, 99).backward()  # nothing wrong here; the scaler skips for a reason of its own
+        scales = [4.0, 2.0]
+        skipping = types.SimpleNamespace(get_scale=lambda: scales[0], step=lambda _: None, update=lambda: scales.pop(0))
+        assert not sync.step(optimizer, skipping)
+
     def unended(sync: tightwire.torch.Sync, ddp: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         (loss_of(ddp, 99) * (float("inf") if errs() else 1.0)).backward()  # left to the next backward pass to end
 
     undisturbed = train(lambda sync, ddp, optimizer: None)
     assert same_on_all_ranks(undisturbed)
-    for spoil in (infinity, by_hand, unended):
+    for spoil in (infinity, by_hand, scaler, unended):
         assert torch.equal(train(spoil), undisturbed), spoil.__name__
 
 
