@@ -36,6 +36,8 @@ struct Bucket {
   BucketPart blocks;
   std::vector<PlannedParameter> planned;
   BucketPlan plan;
+  /// Of a parameter that is sharded: shards in place of parameters, one per rank.
+  bool sharded() const { return plan.operation != Operation::all_reduce; }
   ErrorMemory::Region owner_region = 0;
   bool has_owner_residual = false;
 

@@ -16,6 +16,7 @@
 #include <tightwire/error_memory.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/session_options.hpp>
+#include <tightwire/sharded_plan.hpp>
 
 namespace tightwire {
 
@@ -24,6 +25,7 @@ struct ParameterMemory {
   static constexpr ErrorMemory::Region kNone = static_cast<ErrorMemory::Region>(-1);
   ErrorMemory::Region residual = kNone;
   ErrorMemory::Region momentum = kNone;
+  std::string basis;  ///< of the residual, see Coder::residual_basis
 };
 
 /// Decides how the parameters of a bucket are reduced, and what memory that takes.
@@ -34,11 +36,15 @@ class BucketPlanning {
 
   /// Throws Error(invalid_argument) for top-k or random-k without error feedback.
   void plan(Bucket& bucket, const std::vector<Parameter>& parameters, std::vector<ParameterMemory>& memory) {
+    bucket.pointers.resize(bucket.parameters.size());
+    if (const Parameter& first = parameters[bucket.parameters.front()]; first.operation != Operation::all_reduce) {
+      add_sharded(bucket, first, memory[bucket.parameters.front()]);
+      return;
+    }
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
       const std::size_t id = bucket.parameters[i];
       add(bucket, i, parameters[id], memory[id]);
     }
-    bucket.pointers.resize(bucket.parameters.size());
     plan_matrices(bucket);
     bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
     bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, ranks_, options_.plan);
@@ -80,9 +86,39 @@ class BucketPlanning {
     }
     auto coder = (low_rank != nullptr ? Codec{} : codec).coder(parameter.type);
     if (options_.error_feedback && !coder->lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
+    memory.basis = coder->residual_basis();
     const bool stochastic = coder->stochastic(options_.error_feedback);
     bucket.blocks.add(position);
     bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
+  }
+
+  void add_sharded(Bucket& bucket, const Parameter& parameter, ParameterMemory& memory) {
+    const Codec& codec = options_.policy.choose(parameter, options_.codec);
+    const auto fail = [&](Errc code, const std::string& why) {
+      return Error(code, "rank " + std::to_string(rank_) +
+                             ": seal: "
+                             " + parameter.name + "
+                             " is of " +
+                             to_string(parameter.operation) + ": " + why);
+    };
+    if (codec.sparse() != nullptr || codec.low_rank() != nullptr)
+      throw fail(Errc::unsupported, codec.spec() + " is for all_reduce");
+    if (options_.momentum) throw fail(Errc::unsupported, "momentum correction is for all_reduce");
+    const bool divided = parameter.operation != Operation::broadcast;
+    if (divided && parameter.count % static_cast<std::size_t>(ranks_) != 0)
+      throw fail(Errc::invalid_argument,
+                 std::to_string(parameter.count) + " elements are no multiple of " + std::to_string(ranks_) + " ranks");
+    const auto coder = codec.coder(parameter.type);
+    const bool stochastic = coder->stochastic(options_.error_feedback);
+    const auto number = static_cast<std::uint32_t>(bucket.parameters.front());
+    bucket.planned = cut_into_shards({parameter.count, parameter.type, coder, number, stochastic}, parameter.operation,
+                                     ranks_, parameter.root);
+    bucket.plan = make_sharded_plan(bucket.planned, parameter.operation, options_.plan);
+    for (std::size_t shard = 0; shard < bucket.planned.size(); ++shard) bucket.blocks.add(0);
+    if (!options_.error_feedback || coder->lossless(parameter.type)) return;
+    const std::size_t own = bucket.planned[static_cast<std::size_t>(rank_)].count;
+    memory.residual = memory_.add(bucket.plan.contributes() ? parameter.count : own);
+    memory.basis = coder->residual_basis();
   }
 
   /// What is sent whole goes into the messages of the factors.

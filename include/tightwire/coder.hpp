@@ -87,6 +87,10 @@ class Coder {
     return false;
   }
 
+  /// What residuals are of: "" for the elements themselves, else how those were transformed. Residuals of one basis
+  /// mean nothing in another.
+  virtual std::string residual_basis() const { return {}; }
+
   /// data + residual -> wire; residual := what the wire could not carry. Returns the number of non-finite elements.
   virtual std::uint64_t encode(ElementType type, const Encode& job) const = 0;
   /// The sum of all contributions, in rank order in fp32, divided, plus the owner's residual -> wire and out. The sum

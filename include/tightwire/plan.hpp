@@ -22,13 +22,29 @@ constexpr const char* to_string(Algorithm algorithm) {
   return algorithm == Algorithm::two_shot ? "two_shot" : algorithm == Algorithm::one_shot ? "one_shot" : "automatic";
 }
 
-/// What the plan must know of a parameter in a bucket.
+/// What becomes of a buffer. The last three are of one parameter, whose buffer is the same size on every rank.
+enum class Operation : std::uint8_t {
+  all_reduce,      ///< the sum, or mean, of all ranks' buffers, on every rank
+  reduce_scatter,  ///< of the sum, every rank gets its shard: the buffer's part number `rank`, of as many as ranks
+  all_gather,      ///< every rank's shard, on every rank
+  broadcast,       ///< one rank's buffer, on every rank
+};
+
+constexpr const char* to_string(Operation operation) {
+  return operation == Operation::all_reduce       ? "all_reduce"
+         : operation == Operation::reduce_scatter ? "reduce_scatter"
+         : operation == Operation::all_gather     ? "all_gather"
+                                                  : "broadcast";
+}
+
+/// What the plan must know of a parameter in a bucket, or of the shard of one.
 struct PlannedParameter {
   std::size_t count;
   ElementType type;
   std::shared_ptr<const Coder> coder;
   std::uint32_t number = 0;  ///< among all parameters of the Session
   bool stochastic = false;   ///< rounding
+  std::size_t first = 0;     ///< place in the parameter of a shard's first element
 };
 
 /// A run of elements of one parameter that is encoded together. Starts on a block of its codec.
@@ -57,6 +73,7 @@ struct Chunk {
 /// computes the same. Results do not depend on it: blocks are the same whatever the cuts, and the owner's own
 /// contribution takes the same way through the codec as everyone else's.
 struct BucketPlan {
+  Operation operation = Operation::all_reduce;
   Algorithm algorithm = Algorithm::two_shot;
   int ranks = 1;
   std::vector<Chunk> chunks;
@@ -67,15 +84,29 @@ struct BucketPlan {
   ///
   ///   two_shot: a contribution to every other owner, and the result of its own share to every peer
   ///   one_shot: its contribution to every peer
+  ///   reduce_scatter: a contribution to every other owner, and a header to every peer of what its share held
+  ///   all_gather, broadcast: its own share to every peer
   std::size_t wire_bytes(int rank) const {
     std::size_t bytes = 0;
     const auto peers = static_cast<std::size_t>(ranks - 1);
     for (const Chunk& chunk : chunks)
       for (std::size_t owner = 0; owner < chunk.shares.size(); ++owner) {
+        const Share& share = chunk.shares[owner];
         const bool own = algorithm == Algorithm::one_shot || owner == static_cast<std::size_t>(rank);
-        bytes += chunk.shares[owner].frame_bytes() * (own ? peers : 1);
+        bytes += own             ? peers * (contributes() && algorithm == Algorithm::one_shot ? share.frame_bytes()
+                                                                                              : result_bytes(share))
+                 : contributes() ? share.frame_bytes()
+                                 : 0;
       }
     return bytes;
+  }
+
+  /// Whether ranks send what owners sum.
+  bool contributes() const { return operation == Operation::all_reduce || operation == Operation::reduce_scatter; }
+  /// Bytes of the frame that an owner sends to everyone.
+  std::size_t result_bytes(const Share& share) const {
+    const std::size_t bytes = share.frame_bytes();
+    return operation == Operation::reduce_scatter && bytes != 0 ? sizeof(FrameHeader) : bytes;
   }
 };
 

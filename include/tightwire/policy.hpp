@@ -10,6 +10,7 @@
 
 #include <tightwire/codec.hpp>
 #include <tightwire/element.hpp>
+#include <tightwire/plan.hpp>
 
 namespace tightwire {
 
@@ -19,6 +20,8 @@ struct Parameter {
   std::vector<std::int64_t> shape;
   ElementType type = ElementType::f32;
   std::size_t count = 0;  ///< product of the shape
+  Operation operation = Operation::all_reduce;
+  int root = 0;  ///< of a broadcast
 };
 
 /// `*` matches any run of characters, `?` any one.

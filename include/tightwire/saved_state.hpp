@@ -13,7 +13,8 @@ namespace tightwire {
 /// What a Session saved of one rank, checked and not yet taken up. Points into the bytes it was read from.
 ///
 /// Bytes, little-endian: 8 "TWSTATE1", 4 ranks, 4 rank, 8 steps ended, 8 of them committed, 8 of them rolled back
-/// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements; 8 number of records, of each
+/// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements, 8 length of
+/// the basis of its residuals, the basis; 8 number of records, of each
 /// 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
 struct SavedState {
   static constexpr std::uint64_t kMagic = 0x3145544154535754;  // "TWSTATE1"
@@ -24,6 +25,7 @@ struct SavedState {
 
   std::uint32_t ranks = 0, rank = 0;
   Counters counters;
+  std::vector<std::string> bases;  ///< of residuals, by parameter of this Session
   std::vector<state::Record> records;
 
   /// Throws Error(corrupt) for bytes that are not a whole state; Error(mismatch) for one of other parameters, naming
@@ -50,9 +52,10 @@ struct SavedState {
   static Error corrupt(const std::string& what) { return Error(Errc::corrupt, "state: " + what); }
 
  private:
-  static std::vector<std::uint32_t> read_parameters(state::Reader& reader, const std::vector<Parameter>& parameters) {
+  std::vector<std::uint32_t> read_parameters(state::Reader& reader, const std::vector<Parameter>& parameters) {
     const auto count = reader.get<std::uint64_t>();
     std::vector<std::uint32_t> numbers;
+    bases.resize(parameters.size());
     std::vector<bool> met(parameters.size());
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::string name = reader.text();
@@ -64,6 +67,7 @@ struct SavedState {
       if (parameters[id].count != elements)
         throw Error(Errc::mismatch, "state: \"" + name + "\" has " + std::to_string(elements) +
                                         " elements, and in this Session " + std::to_string(parameters[id].count));
+      bases[id] = reader.text();
       if (met[id]) throw corrupt("has \"" + name + "\" twice");
       met[id] = true;
       numbers.push_back(static_cast<std::uint32_t>(id));
@@ -84,7 +88,7 @@ struct SavedState {
       const std::uint64_t count = parameters[record.number].count, floats = record.floats();
       const bool whole = record.kind == Kind::sender_residual || record.kind == Kind::momentum;
       const bool fits =
-          whole ? floats == count
+          whole ? floats <= count
                 : record.kind != Kind::owner_residual || (record.detail <= count && floats <= count - record.detail);
       if (!fits || record.bytes.size() % sizeof(float) != 0)
         throw corrupt("a record of " + std::to_string(record.bytes.size()) + " bytes for \"" +

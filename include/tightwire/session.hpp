@@ -18,15 +18,13 @@
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/host/momentum.hpp>
+#include <tightwire/parameter_list.hpp>
 #include <tightwire/session_description.hpp>
 #include <tightwire/session_options.hpp>
 #include <tightwire/session_state.hpp>
 #include <tightwire/statistics.hpp>
 
 namespace tightwire {
-
-using ParameterId = std::size_t;
-using BucketId = std::size_t;
 
 class Session;
 
@@ -61,8 +59,7 @@ class Session {
   /// Throws Error(invalid_argument) without a transport, for skip_step where a step cannot be rolled back, and for
   /// momentum correction that makes no sense.
   explicit Session(std::shared_ptr<Transport> transport, SessionOptions options = {})
-      : transport_(std::move(transport)), options_(std::move(options)) {
-    if (!transport_) throw Error(Errc::invalid_argument, "Session: the transport is null");
+      : transport_(given(std::move(transport))), options_(std::move(options)), list_(where(), transport_->size()) {
     if (options_.nonfinite == NonFinitePolicy::skip_step && options_.error_feedback && !options_.rollback)
       throw bad("Session: the policy skip_step needs rollback = true, or error_feedback = false");
     options_.momentum.check();
@@ -77,7 +74,7 @@ class Session {
   ~Session() {
     if (!engine_) return;
     bool unfinished = false;
-    for (const Bucket& bucket : buckets_) unfinished = unfinished || engine_->running(bucket.operation);
+    for (const Bucket& bucket : list_.buckets()) unfinished = unfinished || engine_->running(bucket.operation);
     if (unfinished) transport_->abort("its Session ended with reductions under way");
     engine_.reset();
   }
@@ -86,37 +83,26 @@ class Session {
   /// dimension, more elements than memory could hold, a name used twice, or after `seal`.
   ParameterId add(std::string name, std::vector<std::int64_t> shape, ElementType type = ElementType::f32) {
     require_open_for("add");
-    Parameter parameter{.name = std::move(name), .shape = std::move(shape), .type = type, .count = 1};
-    for (const std::int64_t extent : parameter.shape) {
-      if (extent < 0) throw bad("add: parameter \"" + parameter.name + "\" has dimension " + std::to_string(extent));
-      if (__builtin_mul_overflow(parameter.count, static_cast<std::size_t>(extent), &parameter.count) ||
-          parameter.count > kMostElements)
-        throw bad("add: parameter \"" + parameter.name + "\" has more than 2^56 elements");
-    }
-    for (const Parameter& other : parameters_)
-      if (other.name == parameter.name) throw bad("add: parameter \"" + parameter.name + "\" was added before");
-    parameters_.push_back(std::move(parameter));
-    bucket_of_.push_back(kNoBucket);
-    return parameters_.size() - 1;
+    return list_.add({.name = std::move(name), .shape = std::move(shape), .type = type});
+  }
+  /// Adds a buffer for another operation, with a bucket of its own (`bucket_of`): of reduce_scatter and all_gather the
+  /// whole of it, rank r's shard its part number r, so that results come where NCCL has them in place; of broadcast
+  /// with the rank it comes from. `start` it, or call `run`. One-dimensional buffers are exact by the default policy:
+  /// give {ranks, shard}. Contributions have error feedback as in all_reduce, sums of reduce_scatter stay exact. For
+  /// TopK, RandomK, PowerSgd and momentum correction `seal` throws Error(unsupported); Error(invalid_argument) for
+  /// elements that are no multiple of the ranks.
+  ParameterId add(std::string name, std::vector<std::int64_t> shape, ElementType type, Operation operation,
+                  int root = 0) {
+    require_open_for("add");
+    return list_.add(
+        {.name = std::move(name), .shape = std::move(shape), .type = type, .operation = operation, .root = root});
   }
 
   /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for no parameter, an
   /// unknown one or one that is in a bucket already, for too many buckets, and after `seal`.
   BucketId add_bucket(std::span<const ParameterId> parameters) {
     require_open_for("add_bucket");
-    if (parameters.empty()) throw bad("add_bucket: no parameters");
-    if (buckets_.size() == kMostBuckets)
-      throw bad("add_bucket: more than " + std::to_string(kMostBuckets) + " buckets");
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const ParameterId id = parameters[i];
-      if (id >= parameters_.size()) throw bad("add_bucket: there is no parameter " + std::to_string(id));
-      const auto before = parameters.first(i);
-      if (bucket_of_[id] != kNoBucket || std::find(before.begin(), before.end(), id) != before.end())
-        throw bad("add_bucket: \"" + parameters_[id].name + "\" is in a bucket already");
-    }
-    for (const ParameterId id : parameters) bucket_of_[id] = buckets_.size();
-    buckets_.emplace_back().parameters.assign(parameters.begin(), parameters.end());
-    return buckets_.size() - 1;
+    return list_.add_bucket(parameters);
   }
 
   /// Plans everything, takes all memory and agrees with the other ranks. Collective. Throws Error(mismatch) on every
@@ -125,10 +111,10 @@ class Session {
   void seal() {
     require_open_for("seal");
     try {
-      fill_buckets();
-      parameter_memory_.resize(parameters_.size());
+      list_.fill_buckets(options_.bucket_bytes);
+      parameter_memory_.resize(parameters().size());
       BucketPlanning planning(options_, *transport_, memory_);
-      for (Bucket& bucket : buckets_) planning.plan(bucket, parameters_, parameter_memory_);
+      for (Bucket& bucket : list_.buckets()) planning.plan(bucket, parameters(), parameter_memory_);
       fingerprint_ = agree(*transport_, channels_.blocks, description(), options_.timeout);
     } catch (const std::exception&) {
       failure_ = std::current_exception();
@@ -151,8 +137,8 @@ class Session {
   /// Error(unsupported) where the whole gradient is to be clipped.
   Handle start(BucketId id, std::span<void* const> data) {
     require_sealed("start");
-    if (id >= buckets_.size()) throw bad("start: there is no bucket " + std::to_string(id));
-    Bucket& bucket = buckets_[id];
+    if (id >= list_.buckets().size()) throw bad("start: there is no bucket " + std::to_string(id));
+    Bucket& bucket = list_.buckets()[id];
     require_not_started("start", bucket);
     if (options_.momentum.clip_norm != 0.0f)
       throw Error(Errc::unsupported, where() + "start: clip_norm is of the whole gradient; use all_reduce");
@@ -165,39 +151,47 @@ class Session {
     return {*this, id, bucket.sequence};
   }
 
-  /// Reduces all parameters, in place: one pointer per parameter, in order of addition.
+  /// The operation of a parameter that has a bucket of its own, on its buffer. Throws as `start` and `Handle::wait` do.
+  void run(ParameterId id, void* data) {
+    require_sealed("run");
+    if (id >= parameters().size()) throw bad("run: there is no parameter " + std::to_string(id));
+    start(bucket_of(id), {&data, 1}).wait();
+  }
+
+  /// Reduces all parameters, in place: one pointer per parameter, in order of addition. Those of other operations go
+  /// through theirs.
   void all_reduce(std::span<void* const> data) {
     const TimePoint began = Clock::now();
     require_sealed("all_reduce");
-    if (data.size() != parameters_.size())
+    if (data.size() != parameters().size())
       throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " +
-                std::to_string(parameters_.size()) + " parameters");
-    for (const Bucket& bucket : buckets_) {
+                std::to_string(parameters().size()) + " parameters");
+    for (const Bucket& bucket : list_.buckets()) {
       require_not_started("all_reduce", bucket);
       for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
     }
     if (options_.momentum.clip_norm != 0.0f) clip(data);
-    for (BucketId id = 0; id < buckets_.size(); ++id) {
-      Bucket& bucket = buckets_[id];
+    for (BucketId id = 0; id < list_.buckets().size(); ++id) {
+      Bucket& bucket = list_.buckets()[id];
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
       begin(bucket, false);
     }
-    for (Bucket& bucket : buckets_) finish(bucket);
+    for (Bucket& bucket : list_.buckets()) finish(bucket);
     step_.blocked_seconds += seconds_since(began);
-    for (const Bucket& bucket : buckets_) require_finite(bucket);
+    for (const Bucket& bucket : list_.buckets()) require_finite(bucket);
   }
 
   /// Reduces all parameters, fp32, lying one behind the other in order of addition.
   void all_reduce(std::span<float> gradient) {
     require_sealed("all_reduce");
-    flat_.resize(parameters_.size());
+    flat_.resize(parameters().size());
     std::size_t at = 0;
-    for (ParameterId id = 0; id < parameters_.size(); ++id) {
-      if (parameters_[id].type != ElementType::f32)
-        throw bad("all_reduce: \"" + parameters_[id].name + "\" is " + std::string(to_string(parameters_[id].type)) +
+    for (ParameterId id = 0; id < parameters().size(); ++id) {
+      if (parameters()[id].type != ElementType::f32)
+        throw bad("all_reduce: \"" + parameters()[id].name + "\" is " + std::string(to_string(parameters()[id].type)) +
                   ", not fp32");
       flat_[id] = gradient.data() + at;
-      at += parameters_[id].count;
+      at += parameters()[id].count;
     }
     if (at != gradient.size())
       throw bad("all_reduce: got " + std::to_string(gradient.size()) + " elements for parameters of " +
@@ -245,8 +239,14 @@ class Session {
 
   int rank() const noexcept { return transport_->rank(); }
   int size() const noexcept { return transport_->size(); }
-  const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
-  std::size_t buckets() const noexcept { return buckets_.size(); }
+  const std::vector<Parameter>& parameters() const noexcept { return list_.parameters(); }
+  std::size_t buckets() const noexcept { return list_.buckets().size(); }
+  /// Of a sealed Session. Throws Error(invalid_argument) for an unknown parameter.
+  BucketId bucket_of(ParameterId id) const {
+    require_sealed("bucket_of");
+    if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
+    return list_.bucket_of(id);
+  }
   /// Whose pointers `start` wants, in this order.
   const std::vector<ParameterId>& bucket_parameters(BucketId id) const { return known(id).parameters; }
   /// Of what is encoded in blocks: elements that are chosen or drawn, and factors, have messages of their own.
@@ -271,7 +271,7 @@ class Session {
   /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in
   /// a bucket lost (in the order of its shares). Empty where nothing can be lost.
   std::span<const float> sender_residual(ParameterId id) const {
-    if (id >= parameters_.size()) throw bad("there is no parameter " + std::to_string(id));
+    if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
     const bool has = engine_ && parameter_memory_[id].residual != ParameterMemory::kNone;
     return has ? memory_.committed(parameter_memory_[id].residual) : std::span<const float>{};
   }
@@ -282,16 +282,18 @@ class Session {
 
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
   /// and bytes. Equal on all ranks; this is what `seal` compares.
-  std::string description() const { return detail::describe(options_, transport_->size(), parameters_, buckets_); }
+  std::string description() const {
+    return detail::describe(options_, transport_->size(), parameters(), list_.buckets());
+  }
 
  private:
   friend class Handle;
-  static constexpr BucketId kNoBucket = static_cast<BucketId>(-1);
-  static constexpr std::size_t kMostElements = std::size_t{1} << 56;
-  static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< that a message tag can tell apart
-
   static double seconds_since(TimePoint began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
+  static std::shared_ptr<Transport> given(std::shared_ptr<Transport> transport) {
+    if (!transport) throw Error(Errc::invalid_argument, "Session: the transport is null");
+    return transport;
+  }
   std::string where() const { return "rank " + std::to_string(transport_->rank()) + ": "; }
   Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where() + what); }
   void require_open_for(const char* call) const {
@@ -305,7 +307,7 @@ class Session {
   }
   void require_idle(const char* call) const {
     require_sealed(call);
-    for (const Bucket& bucket : buckets_)
+    for (const Bucket& bucket : list_.buckets())
       if (bucket.started)
         throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
   }
@@ -314,16 +316,17 @@ class Session {
     if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " is under way");
   }
   void require_pointer(const char* call, ParameterId id, const void* data) const {
-    if (data == nullptr && parameters_[id].count != 0)
-      throw bad(std::string(call) + ": the pointer for \"" + parameters_[id].name + "\" is null");
+    if (data == nullptr && parameters()[id].count != 0)
+      throw bad(std::string(call) + ": the pointer for \"" + parameters()[id].name + "\" is null");
   }
   const Bucket& known(BucketId id) const {
-    if (id >= buckets_.size()) throw bad("there is no bucket " + std::to_string(id));
-    return buckets_[id];
+    if (id >= list_.buckets().size()) throw bad("there is no bucket " + std::to_string(id));
+    return list_.buckets()[id];
   }
 
   detail::SessionMemory memory_view() const {
-    return {options_, parameters_, parameter_memory_, buckets_, memory_, transport_->rank(), transport_->size()};
+    return {options_, parameters(),       parameter_memory_, list_.buckets(),
+            memory_,  transport_->rank(), transport_->size()};
   }
   void restore(std::span<const std::span<const std::byte>> states, bool own_only) {
     require_idle("restore");
@@ -334,7 +337,7 @@ class Session {
     steps_ = restoring.counters().steps;
     committed_ = restoring.counters().committed;
     rollbacks_ = static_cast<std::uint8_t>(restoring.counters().rollbacks);
-    for (BucketId id = 0; id < buckets_.size(); ++id) buckets_[id].sequence = restoring.sequence(id);
+    for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restoring.sequence(id);
     step_began_ = Clock::now();
   }
 
@@ -342,39 +345,20 @@ class Session {
     return region == ParameterMemory::kNone ? Residual{} : memory_.open(region);
   }
 
-  void fill_buckets() {
-    std::vector<ParameterId> open;
-    std::size_t bytes = 0;
-    const auto close = [&] {
-      if (!open.empty()) add_bucket(open);
-      open.clear();
-      bytes = 0;
-    };
-    for (ParameterId id = 0; id < parameters_.size(); ++id) {
-      if (bucket_of_[id] != kNoBucket) continue;
-      const std::size_t size = parameters_[id].count * element_bytes(parameters_[id].type);
-      if (bytes != 0 && bytes + size > options_.bucket_bytes) close();
-      open.push_back(id);
-      bytes += size;
-    }
-    close();
-  }
-
   /// All that needs memory, once the ranks agree.
   void prepare() {
     memory_.allocate(options_.rollback);
-    engine_ = std::make_unique<Engine>(transport_, options_.timeout, buckets_.size());
-    for (BucketId id = 0; id < buckets_.size(); ++id) {
-      Bucket& bucket = buckets_[id];
+    engine_ = std::make_unique<Engine>(transport_, options_.timeout, list_.buckets().size());
+    for (BucketId id = 0; id < list_.buckets().size(); ++id) {
+      Bucket& bucket = list_.buckets()[id];
       make_reductions(bucket, *transport_, fingerprint_, static_cast<std::uint32_t>(id), channels_, options_);
-      bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters_[bucket.parameters.front()].name +
+      bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters()[bucket.parameters.front()].name +
                               (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
     step_began_ = Clock::now();
   }
 
-  /// Starts a bucket whose pointers are in place.
-  void begin(Bucket& bucket, bool background) {
+  void open_parts(Bucket& bucket) {
     for (BucketPart* part : bucket.parts())
       for (std::size_t i = 0; i < part->positions.size(); ++i) {
         const ParameterId id = bucket.parameters[part->positions[i]];
@@ -382,6 +366,23 @@ class Session {
         part->senders[i] = open(parameter_memory_[id].residual);
         if (!part->momenta.empty()) part->momenta[i] = open(parameter_memory_[id].momentum);
       }
+  }
+  /// One buffer, of which every rank has a shard; its residual is of all shards, or of ours.
+  void open_shards(Bucket& bucket) {
+    const Residual residual = open(parameter_memory_[bucket.parameters.front()].residual);
+    const bool all = bucket.plan.contributes();
+    for (std::size_t shard = 0; shard < bucket.planned.size(); ++shard) {
+      const PlannedParameter& planned = bucket.planned[shard];
+      bucket.blocks.pointers[shard] =
+          static_cast<std::byte*>(bucket.pointers.front()) + planned.first * element_bytes(planned.type);
+      const bool ours = shard == static_cast<std::size_t>(rank());
+      bucket.blocks.senders[shard] = all ? advanced(residual, planned.first) : ours ? residual : Residual{};
+    }
+  }
+
+  /// Starts a bucket whose pointers are in place.
+  void begin(Bucket& bucket, bool background) {
+    bucket.sharded() ? open_shards(bucket) : open_parts(bucket);
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     std::size_t next = 0;
     for (const BucketPart* part : bucket.parts()) {
@@ -415,7 +416,7 @@ class Session {
     const detail::FloatEnvironment environment;
     for (const BucketPart* part : {&bucket.blocks, &bucket.matrices})
       for (const std::size_t position : part->positions) {
-        const Parameter& parameter = parameters_[bucket.parameters[position]];
+        const Parameter& parameter = parameters()[bucket.parameters[position]];
         host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
                              open(parameter_memory_[bucket.parameters[position]].momentum));
       }
@@ -425,12 +426,12 @@ class Session {
     const detail::FloatEnvironment environment;
     double squares = 0;
     for (ParameterId id = 0; id < data.size(); ++id)
-      squares += host::sum_of_squares(parameters_[id].type, data[id], parameters_[id].count);
+      squares += host::sum_of_squares(parameters()[id].type, data[id], parameters()[id].count);
     const double most = static_cast<double>(options_.momentum.clip_norm) / std::sqrt(transport_->size());
     if (!(squares > most * most) || !std::isfinite(squares)) return;
     const auto factor = static_cast<float>(most / std::sqrt(squares));
     for (ParameterId id = 0; id < data.size(); ++id)
-      host::scale(parameters_[id].type, data[id], parameters_[id].count, factor);
+      host::scale(parameters()[id].type, data[id], parameters()[id].count, factor);
   }
   void require_finite(const Bucket& bucket) const {
     if (options_.nonfinite == NonFinitePolicy::error && bucket.last.nonfinite != 0)
@@ -440,7 +441,7 @@ class Session {
 
   void end_step(bool keep) {
     keep ? memory_.commit() : memory_.rollback();
-    for (Bucket& bucket : buckets_)
+    for (Bucket& bucket : list_.buckets())
       for (const auto& reduction : bucket.operation.reductions) reduction->end_step(keep);
     ++steps_;
     keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
@@ -454,8 +455,7 @@ class Session {
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
   Channels channels_;
-  std::vector<Parameter> parameters_;
-  std::vector<BucketId> bucket_of_;
+  ParameterList list_;
   std::vector<ParameterMemory> parameter_memory_;
   ErrorMemory memory_;
   std::uint64_t fingerprint_ = 0;
@@ -465,14 +465,13 @@ class Session {
   TimePoint step_began_;
   StepStatistics step_, last_step_, total_;
   std::vector<void*> flat_;
-  std::deque<Bucket> buckets_;
   std::exception_ptr failure_;      // of seal; later ones are the engine's
   std::unique_ptr<Engine> engine_;  // last: stops before what it works on goes away
 };
 
 inline void Handle::wait() {
   const TimePoint began = Clock::now();
-  Bucket& bucket = session_->buckets_[bucket_];
+  Bucket& bucket = session_->list_.buckets()[bucket_];
   if (bucket.sequence != sequence_) return;  // a later reduction of the bucket is under way, so this one was waited for
   session_->finish(bucket);
   session_->step_.blocked_seconds += Session::seconds_since(began);

@@ -22,6 +22,8 @@ inline std::string describe(const Parameter& parameter, const SessionOptions& op
   std::string text = "\"" + parameter.name + "\" [";
   for (std::size_t d = 0; d < parameter.shape.size(); ++d) text += (d ? "," : "") + std::to_string(parameter.shape[d]);
   text += "] " + std::string(to_string(parameter.type)) + " ";
+  if (parameter.operation != Operation::all_reduce) text += std::string(to_string(parameter.operation)) + " ";
+  if (parameter.operation == Operation::broadcast) text += "from rank " + std::to_string(parameter.root) + " ";
   const Codec& codec = options.policy.choose(parameter, options.codec);
   if (const LowRankSettings* low_rank = codec.low_rank()) {
     const low_rank::Shape shape = low_rank::matrix_shape(parameter.shape);
@@ -35,8 +37,9 @@ inline std::string describe(const Parameter& parameter, const SessionOptions& op
 }
 
 inline std::string describe(const BucketPlan& plan) {
-  return std::string(to_string(plan.algorithm)) + ", " + std::to_string(plan.chunks.size()) + " chunks, " +
-         std::to_string(plan.wire_bytes(0)) + " bytes from rank 0";
+  return std::string(plan.operation != Operation::all_reduce ? to_string(plan.operation) : to_string(plan.algorithm)) +
+         ", " + std::to_string(plan.chunks.size()) + " chunks, " + std::to_string(plan.wire_bytes(0)) +
+         " bytes from rank 0";
 }
 
 inline std::string describe(const Bucket& bucket) {

@@ -33,7 +33,7 @@ struct SessionMemory {
 /// lose part of.
 template <class F>
 void for_owned(const Bucket& bucket, int rank, const F& f) {
-  if (bucket.plan.algorithm != Algorithm::two_shot) return;
+  if (bucket.plan.algorithm != Algorithm::two_shot || bucket.sharded()) return;
   for (const Chunk& chunk : bucket.plan.chunks)
     for (const Slice& slice : chunk.shares[static_cast<std::size_t>(rank)].slices) {
       const PlannedParameter& planned = bucket.planned[slice.parameter];
@@ -58,6 +58,7 @@ inline std::vector<std::byte> save(const SessionMemory& from, const SavedState::
     writer.text(from.parameters[id].name);
     writer.put(std::uint64_t{from.parameters[id].count});
     const ParameterMemory& memory = from.of_parameters[id];
+    writer.text(memory.basis);
     for (const auto& [kind, region] :
          {std::pair(Kind::sender_residual, memory.residual), {Kind::momentum, memory.momentum}})
       if (region != ParameterMemory::kNone) records.add(kind, id, 0, from.memory.committed(region));
@@ -87,6 +88,8 @@ class Restoring {
  public:
   Restoring(const SessionMemory& to, std::span<const std::span<const std::byte>> states, bool own_only) : to_(to) {
     for (const auto bytes : states) states_.emplace_back(bytes, to.parameters);
+    for (const SavedState& state : states_)
+      for (std::size_t id = 0; id < to.parameters.size(); ++id) require_basis(id, state.bases[id]);
     if (own_only)
       require_own();
     else
@@ -169,12 +172,20 @@ class Restoring {
     }
   }
 
+  void require_basis(std::size_t id, const std::string& saved) const {
+    const std::string& here = to_.of_parameters[id].basis;
+    const auto name = [](const std::string& basis) { return basis.empty() ? std::string("no rotation") : basis; };
+    if (saved != here)
+      throw Error(Errc::mismatch, "state: residuals of \"" + to_.parameters[id].name + "\" are under " + name(saved) +
+                                      ", and in this Session under " + name(here));
+  }
+
   /// Where a parameter is encoded in blocks by owners.
   const Bucket* owned_in(std::size_t id) const {
     for (const Bucket& bucket : to_.buckets)
       for (std::size_t i = 0; i < bucket.planned.size(); ++i)
         if (bucket.parameters[bucket.blocks.positions[i]] == id)
-          return to_.options.error_feedback && bucket.plan.algorithm == Algorithm::two_shot &&
+          return to_.options.error_feedback && !bucket.sharded() && bucket.plan.algorithm == Algorithm::two_shot &&
                          !bucket.planned[i].coder->lossless(bucket.planned[i].type)
                      ? &bucket
                      : nullptr;
@@ -186,9 +197,9 @@ class Restoring {
     using state::Kind;
     if (state::shared_by_ranks(record.kind)) return;
     const ParameterMemory& memory = to_.of_parameters[record.number];
-    const bool has = record.kind == Kind::momentum ? memory.momentum != ParameterMemory::kNone
-                                                   : memory.residual != ParameterMemory::kNone;
-    if (has) return;
+    const ErrorMemory::Region region = record.kind == Kind::momentum ? memory.momentum : memory.residual;
+    const std::size_t kept = region == ParameterMemory::kNone ? 0 : to_.memory.committed(region).size();
+    if (kept == (record.kind == Kind::owner_residual ? to_.parameters[record.number].count : record.floats())) return;
     for (std::size_t i = 0; i < record.floats(); ++i)
       if (record.at(i) != 0.0f)
         throw bad("rank " + std::to_string(state.rank) + " has saved a " +
@@ -231,6 +242,7 @@ class Restoring {
     const ErrorMemory::Region region = residual ? memory.residual : memory.momentum;
     if (region == ParameterMemory::kNone) return;
     const std::span<float> values = memory_->restore(region);
+    if (values.size() != record.floats()) return;  // of nothing but zeros
     const float scale = to_.options.average ? static_cast<float>(to_.ranks) / static_cast<float>(state.ranks) : 1.0f;
     const bool first = state.rank == rank();
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -252,6 +264,7 @@ class Restoring {
     const ErrorMemory::Region region = to_.of_parameters[record.number].residual;
     if (region == ParameterMemory::kNone || record.number % ranks() != rank()) return;
     const std::span<float> sender = memory_->restore(region);
+    if (sender.size() != to_.parameters[record.number].count) return;
     const float divisor = to_.options.average ? static_cast<float>(to_.ranks) : 1.0f;
     for (std::size_t i = 0; i < record.floats(); ++i) sender[record.detail + i] += record.at(i) * divisor;
   }

@@ -24,6 +24,7 @@ Model every_kind() {
   return {{"exact", {65}, ElementType::f32, Codec{}},
           {"blocks", {37, 61}, ElementType::f32, Int8{}},
           {"stochastic", {900}, ElementType::bf16, parse_codec("int4:round=stochastic")},
+          {"rotated", {70, 30}, ElementType::f32, parse_codec("hadamard:64+int4:block=64")},
           {"chosen", {4000}, ElementType::f32, parse_codec("topk:ratio=0.02+int8:block=64")},
           {"sampled", {5000}, ElementType::f32, parse_codec("topk:ratio=0.05,sampled,warm-up=5")},
           {"drawn", {800}, ElementType::f16, parse_codec("randomk:ratio=0.1")},
@@ -358,10 +359,14 @@ TEST(SessionState, TheWrongStateIsRefusedOnEveryRank) {
   renamed[1].name = "z";
   resized[1].shape = {5};
   exact[0].codec = Codec{};
+  Model rotated = model;
+  rotated[0].codec = parse_codec("hadamard:64+int8:block=64");
   const auto own = [&](Session& s) { s.restore(saved.states[me(s)]); };
   EXPECT_TRUE(all_say(errors(2, renamed, options, own), "has a parameter \"b\", which this Session has not"));
   EXPECT_TRUE(all_say(errors(2, resized, options, own), "\"b\" has 2257 elements, and in this Session 5"));
   EXPECT_TRUE(all_say(errors(2, exact, options, own), "\"a\", which has none in this Session and would lose it"));
+  EXPECT_TRUE(all_say(errors(2, rotated, options, own),
+                      "residuals of \"a\" are under no rotation, and in this Session under hadamard:64"));
   SessionOptions other_buckets = options;
   other_buckets.bucket_bytes = 1 << 20;
   EXPECT_TRUE(all_say(errors(2, model, other_buckets, own), "owned other elements when it was saved"));

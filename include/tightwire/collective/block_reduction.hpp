@@ -27,6 +27,9 @@ namespace tightwire {
 ///
 /// one_shot, per chunk: every encoded contribution goes to everyone, and all compute the same sum in fp32.
 ///
+/// reduce_scatter is stages 1 and 2, with the sum as it is and no encoding of it; the owner tells the others in a
+/// header how much of it was not finite. all_gather and broadcast are stage 3, of what the owner has.
+///
 /// Up to kDepth chunks are in flight: while one is on the wire, the next is encoded and another one decoded.
 class BlockReduction final : public Reduction {
  public:
@@ -85,7 +88,7 @@ class BlockReduction final : public Reduction {
     for (Slot& slot : slots_) {
       if (slot.state == State::contributing && transport_.done(slot.contributions)) {
         slot.contributions = 0;
-        two_shot() ? combine(slot) : sum(slot);
+        !plan_.contributes() ? publish(slot) : two_shot() ? combine(slot) : sum(slot);
         progressed = true;
       }
       if (slot.state == State::gathering && transport_.done(slot.results)) {
@@ -175,7 +178,8 @@ class BlockReduction final : public Reduction {
     for (std::size_t peer = 0; peer < ranks_; ++peer) {
       if (peer == me_) continue;
       const bool contribution = kind == FrameKind::contribution;
-      const std::size_t bytes = share(slot, contribution ? me_ : peer).frame_bytes();
+      const Share& its = share(slot, contribution ? me_ : peer);
+      const std::size_t bytes = contribution ? its.frame_bytes() : plan_.result_bytes(its);
       if (bytes == 0) continue;
       std::byte* at = contribution ? contribution_in(slot, peer) : result_in(slot, peer);
       round_.push_back({Message::Kind::receive, static_cast<int>(peer), tag(slot, kind), at, bytes});
@@ -193,11 +197,13 @@ class BlockReduction final : public Reduction {
   /// Stream 0 is the sum's, whoever owns it; every rank's contributions have one of their own, since equal errors of
   /// all would not average out.
   Noise noise(const Slice& slice, std::uint32_t stream) const {
-    return {input_.seed, input_.sequence, parameters_[slice.parameter].number, stream, slice.begin};
+    const PlannedParameter& parameter = parameters_[slice.parameter];
+    return {input_.seed, input_.sequence, parameter.number, stream, parameter.first + slice.begin};
   }
   std::uint32_t own_stream() const { return static_cast<std::uint32_t>(me_) + 1; }
 
-  void encode(const Slot& slot, const Share& share, std::byte* frame) {
+  /// Returns the number of elements of ours that are not finite.
+  std::uint64_t encode(const Slot& slot, const Share& share, std::byte* frame, FrameKind kind) {
     const detail::Work work(statistics_.encode_seconds);
     std::uint64_t nonfinite = std::exchange(nonfinite_, 0);
     for (const Slice& slice : share.slices) {
@@ -210,22 +216,25 @@ class BlockReduction final : public Reduction {
                                                             .past_cache = past_cache(share),
                                                             .noise = parameter.stochastic ? &own : nullptr});
     }
-    frame::seal(transport_, frame, header(slot, FrameKind::contribution, me_, share.payload_bytes, nonfinite));
+    frame::seal(transport_, frame, header(slot, kind, me_, share.payload_bytes, nonfinite));
+    return nonfinite;
   }
 
   void launch(std::size_t chunk) {
     Slot& slot = slots_[chunk % slots_.size()];
     slot.chunk = chunk;
     slot.state = State::contributing;
-    slot.contributions = post_receives(slot, FrameKind::contribution);
+    if (plan_.contributes()) slot.contributions = post_receives(slot, FrameKind::contribution);
     if (two_shot()) slot.results = post_receives(slot, FrameKind::result);
+    if (!plan_.contributes()) return;
+    if (!two_shot() && share(slot, me_).payload_bytes != 0)
+      encode(slot, share(slot, me_), contribution_out(slot, me_), FrameKind::contribution);
     // Each rank starts with its successor, so that not all of them write to rank 0 first.
-    if (!two_shot() && share(slot, me_).payload_bytes != 0) encode(slot, share(slot, me_), contribution_out(slot, me_));
     for (std::size_t i = 1; i < ranks_; ++i) {
       const std::size_t peer = (me_ + i) % ranks_;
       const Share& its = share(slot, peer);
       if (its.payload_bytes == 0) continue;
-      if (two_shot()) encode(slot, its, contribution_out(slot, peer));
+      if (two_shot()) encode(slot, its, contribution_out(slot, peer), FrameKind::contribution);
       slot.sends[peer] =
           post_send(slot, FrameKind::contribution, peer, contribution_out(slot, peer), its.frame_bytes());
     }
@@ -252,27 +261,46 @@ class BlockReduction final : public Reduction {
         for (std::size_t peer = 0; peer < ranks_; ++peer)
           sources_[peer] = peer == me_ ? nullptr : payload(contribution_in(slot, peer)) + slice.wire_at;
         const Noise own = noise(slice, own_stream()), of_sum = noise(slice, 0);
-        const Coder::NonFinite met =
-            parameter.coder->combine(parameter.type, {.sources = sources_,
-                                                      .data = element(slice),
-                                                      .sender = sender_residual(slice),
-                                                      .owner = owner_residual(slice),
-                                                      .count = slice.count,
-                                                      .divisor = divisor_,
-                                                      .wire = payload(result_out(slot)) + slice.wire_at,
-                                                      .out = element(slice),
-                                                      .past_cache = past_cache(mine),
-                                                      .sender_noise = parameter.stochastic ? &own : nullptr,
-                                                      .owner_noise = parameter.stochastic ? &of_sum : nullptr});
+        const bool stays = plan_.operation == Operation::reduce_scatter;
+        const Coder::NonFinite met = parameter.coder->combine(
+            parameter.type, {.sources = sources_,
+                             .data = element(slice),
+                             .sender = sender_residual(slice),
+                             .owner = stays ? Residual{} : owner_residual(slice),
+                             .count = slice.count,
+                             .divisor = divisor_,
+                             .wire = stays ? nullptr : payload(result_out(slot)) + slice.wire_at,
+                             .out = element(slice),
+                             .past_cache = past_cache(mine),
+                             .sender_noise = parameter.stochastic ? &own : nullptr,
+                             .owner_noise = parameter.stochastic ? &of_sum : nullptr});
         nonfinite += met.contribution + met.result;
       }
       statistics_.nonfinite += nonfinite;
-      frame::seal(transport_, result_out(slot), header(slot, FrameKind::result, me_, mine.payload_bytes, nonfinite));
+      frame::seal(transport_, result_out(slot),
+                  header(slot, FrameKind::result, me_, result_payload_bytes(mine), nonfinite));
     }
+    send_result(slot, mine);
+  }
+  std::size_t result_payload_bytes(const Share& share) const {
+    return plan_.operation == Operation::reduce_scatter ? 0 : share.payload_bytes;
+  }
+  void send_result(Slot& slot, const Share& mine) {
     for (std::size_t i = 1; i < ranks_; ++i) {
       const std::size_t peer = (me_ + i) % ranks_;
-      slot.sends[ranks_ + peer] = post_send(slot, FrameKind::result, peer, result_out(slot), mine.frame_bytes());
+      slot.sends[ranks_ + peer] = post_send(slot, FrameKind::result, peer, result_out(slot), plan_.result_bytes(mine));
     }
+  }
+
+  /// all_gather, broadcast: our share to everyone, and to ourselves as its bytes say.
+  void publish(Slot& slot) {
+    slot.state = State::gathering;
+    const Share& mine = share(slot, me_);
+    if (mine.payload_bytes == 0) return;
+    statistics_.nonfinite += encode(slot, mine, result_out(slot), FrameKind::result);
+    send_result(slot, mine);
+    const detail::Work work(statistics_.decode_seconds);
+    decode(mine, payload(result_out(slot)));
   }
 
   void decode(Slot& slot) {
@@ -280,14 +308,17 @@ class BlockReduction final : public Reduction {
     for (std::size_t owner = 0; owner < ranks_; ++owner) {
       const Share& its = share(slot, owner);
       if (owner == me_ || its.payload_bytes == 0) continue;
-      statistics_.nonfinite += check(slot, FrameKind::result, owner, result_in(slot, owner), its.payload_bytes);
-      for (const Slice& slice : its.slices) {
-        const PlannedParameter& parameter = parameters_[slice.parameter];
-        parameter.coder->decode(parameter.type, {.wire = payload(result_in(slot, owner)) + slice.wire_at,
-                                                 .count = slice.count,
-                                                 .out = element(slice),
-                                                 .past_cache = plan_.element_bytes > kLargestCached});
-      }
+      statistics_.nonfinite += check(slot, FrameKind::result, owner, result_in(slot, owner), result_payload_bytes(its));
+      if (plan_.operation != Operation::reduce_scatter) decode(its, payload(result_in(slot, owner)));
+    }
+  }
+  void decode(const Share& share, const std::byte* from) {
+    for (const Slice& slice : share.slices) {
+      const PlannedParameter& parameter = parameters_[slice.parameter];
+      parameter.coder->decode(parameter.type, {.wire = from + slice.wire_at,
+                                               .count = slice.count,
+                                               .out = element(slice),
+                                               .past_cache = plan_.element_bytes > kLargestCached});
     }
   }
 

@@ -34,6 +34,7 @@ class HostCoder final : public Coder {
   std::size_t wire_bytes(std::size_t count) const noexcept override;
   bool lossless(ElementType type) const noexcept override;
   bool stochastic(bool error_feedback) const noexcept override;
+  std::string residual_basis() const override;
   std::uint64_t encode(ElementType type, const Encode& job) const override;
   NonFinite combine(ElementType type, const Combine& job) const override;
   void decode(ElementType type, const Decode& job) const override;
@@ -79,13 +80,16 @@ HostCoder<C>::HostCoder(R rotated, host::Level level) : HostCoder(rotated.codec,
 }
 
 template <BlockCodec C>
+std::string HostCoder<C>::residual_basis() const {
+  if (!bound_.rotation) return {};
+  return "hadamard:" + std::to_string(bound_.rotation.size()) +
+         (rotation_seed_ != 0 ? ",seed=" + std::to_string(rotation_seed_) : "");
+}
+
+template <BlockCodec C>
 std::string HostCoder<C>::spec() const {
-  std::string spec;
-  if (bound_.rotation) {
-    spec = "hadamard:" + std::to_string(bound_.rotation.size());
-    if (rotation_seed_ != 0) spec += ",seed=" + std::to_string(rotation_seed_);
-    spec += "+";
-  }
+  std::string spec = residual_basis();
+  if (bound_.rotation) spec += "+";
   spec += std::string(C::name) + ":block=" + std::to_string(codec_.block);
   if constexpr (requires { codec_.round; })
     if (codec_.round != C{}.round) spec += ",round=" + std::string(to_string(codec_.round));
