@@ -20,6 +20,8 @@ LAYERS = [
     ["codec.hpp"],
     ["transport.hpp"],
     ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "sharded_plan.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp"],
+    ["hierarchy.hpp"],
+    ["hierarchical_plan.hpp"],
     ["state.hpp"],
     ["saved_state.hpp"],
     ["collective/", "sparse/", "low_rank/"],

@@ -6,6 +6,7 @@
 
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
+#include <tightwire/hierarchical_plan.hpp>
 #include <tightwire/low_rank/plan.hpp>
 #include <tightwire/plan.hpp>
 #include <tightwire/sparse/plan.hpp>
@@ -38,6 +39,9 @@ struct Bucket {
   BucketPlan plan;
   /// Of a parameter that is sharded: shards in place of parameters, one per rank.
   bool sharded() const { return plan.operation != Operation::all_reduce; }
+  HierarchicalPlan hierarchical_plan;  ///< empty: flat
+  std::vector<ErrorMemory::Region> stage_regions;
+  std::vector<Residual> stages;
   ErrorMemory::Region owner_region = 0;
   bool has_owner_residual = false;
 

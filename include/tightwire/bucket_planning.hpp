@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include <tightwire/bucket.hpp>
 #include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/collective/hierarchical_reduction.hpp>
 #include <tightwire/collective/low_rank_reduction.hpp>
 #include <tightwire/collective/random_reduction.hpp>
 #include <tightwire/collective/sparse_reduction.hpp>
@@ -32,7 +34,11 @@ struct ParameterMemory {
 class BucketPlanning {
  public:
   BucketPlanning(const SessionOptions& options, const Transport& transport, ErrorMemory& memory)
-      : options_(options), rank_(transport.rank()), ranks_(transport.size()), memory_(memory) {}
+      : options_(options), rank_(transport.rank()), ranks_(transport.size()), memory_(memory) {
+    if (!options.hierarchy) return;
+    nodes_ = nodes_of(options.hierarchy, ranks_);
+    inside_ = options.hierarchy.inside.coder(ElementType::f32);
+  }
 
   /// Throws Error(invalid_argument) for top-k or random-k without error feedback.
   void plan(Bucket& bucket, const std::vector<Parameter>& parameters, std::vector<ParameterMemory>& memory) {
@@ -41,9 +47,14 @@ class BucketPlanning {
       add_sharded(bucket, first, memory[bucket.parameters.front()]);
       return;
     }
+    const bool hierarchical = goes_through_nodes(bucket, parameters);
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
       const std::size_t id = bucket.parameters[i];
-      add(bucket, i, parameters[id], memory[id]);
+      add(bucket, i, parameters[id], memory[id], hierarchical);
+    }
+    if (hierarchical) {
+      plan_hierarchy(bucket);
+      return;
     }
     plan_matrices(bucket);
     bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
@@ -58,7 +69,35 @@ class BucketPlanning {
   }
 
  private:
-  void add(Bucket& bucket, std::size_t position, const Parameter& parameter, ParameterMemory& memory) {
+  /// Sums inside a node are kept in the buffer, and 16 bits would round them. Elements that are chosen or drawn, and
+  /// factors, go flat; so does what is small enough for a single round.
+  bool goes_through_nodes(const Bucket& bucket, const std::vector<Parameter>& parameters) const {
+    if (nodes_.ranks.size() < 2 || nodes_.per_node() < 2) return false;
+    std::size_t wire = 0;
+    for (const std::size_t id : bucket.parameters) {
+      const Codec& codec = options_.policy.choose(parameters[id], options_.codec);
+      if (parameters[id].type != ElementType::f32 || codec.sparse() != nullptr || codec.low_rank() != nullptr)
+        return false;
+      wire += codec.coder(ElementType::f32)->wire_bytes(parameters[id].count);
+    }
+    return options_.plan.algorithm == Algorithm::two_shot ||
+           (options_.plan.algorithm == Algorithm::automatic && wire > options_.plan.one_shot_bytes);
+  }
+  void plan_hierarchy(Bucket& bucket) {
+    const auto [node, place] = nodes_.place_of(rank_);
+    bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
+    bucket.hierarchical_plan = make_hierarchical_plan(bucket.planned, nodes_, place, inside_, options_.plan);
+    bucket.stages.resize(2);
+    if (!options_.error_feedback) return;
+    const HierarchicalPlan& plan = bucket.hierarchical_plan;
+    bucket.stage_regions = {memory_.add(plan.across_elements), memory_.add(plan.inside_elements)};
+    const std::size_t owned = plan.sum.algorithm == Algorithm::two_shot ? plan.sum.owned[node] : 0;
+    bucket.has_owner_residual = owned != 0;
+    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
+  }
+
+  void add(Bucket& bucket, std::size_t position, const Parameter& parameter, ParameterMemory& memory,
+           bool hierarchical) {
     const Codec& codec = options_.policy.choose(parameter, options_.codec);
     const auto number = static_cast<std::uint32_t>(bucket.parameters[position]);
     if (options_.momentum) memory.momentum = memory_.add(parameter.count);
@@ -85,7 +124,8 @@ class BucketPlanning {
       return;
     }
     auto coder = (low_rank != nullptr ? Codec{} : codec).coder(parameter.type);
-    if (options_.error_feedback && !coder->lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
+    const Coder& first = hierarchical ? *inside_ : *coder;  // that our gradient meets
+    if (options_.error_feedback && !first.lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
     memory.basis = coder->residual_basis();
     const bool stochastic = coder->stochastic(options_.error_feedback);
     bucket.blocks.add(position);
@@ -155,12 +195,15 @@ class BucketPlanning {
   int rank_;
   int ranks_;
   ErrorMemory& memory_;
+  Nodes nodes_;
+  std::shared_ptr<const Coder> inside_;
 };
 
 /// Channels of a Session's reductions, one per kind, so that their messages never meet.
 struct Channels {
   std::uint32_t blocks = 0, sparse = 0, random = 0;
-  std::array<std::uint32_t, 3> low_rank = {};  ///< left factors, right factors, whole matrices
+  std::array<std::uint32_t, 3> low_rank = {};   ///< left factors, right factors, whole matrices
+  std::array<std::uint32_t, 3> hierarchy = {};  ///< scattered inside nodes, across nodes, gathered inside
 };
 
 /// Takes the memory of a planned bucket's reductions, as far as there are any.
@@ -169,7 +212,13 @@ inline void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t 
   const float divisor = options.average ? static_cast<float>(transport.size()) : 1.0f;
   const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel, number}; };
   auto& reductions = bucket.operation.reductions;
-  if (!bucket.planned.empty())
+  if (!bucket.hierarchical_plan.empty())
+    reductions.push_back(std::make_unique<HierarchicalReduction>(
+        transport, bucket.hierarchical_plan,
+        HierarchicalReduction::Identities{identity(channels.hierarchy[0]), identity(channels.hierarchy[1]),
+                                          identity(channels.hierarchy[2])},
+        divisor));
+  else if (!bucket.planned.empty())
     reductions.push_back(
         std::make_unique<BlockReduction>(transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor));
   if (!bucket.planned_sparse.empty())

@@ -65,8 +65,9 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    for (std::uint32_t* channel : {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0],
-                                   &channels_.low_rank[1], &channels_.low_rank[2]})
+    for (std::uint32_t* channel :
+         {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0], &channels_.low_rank[1],
+          &channels_.low_rank[2], &channels_.hierarchy[0], &channels_.hierarchy[1], &channels_.hierarchy[2]})
       *channel = transport_->next_channel();
   }
   Session(const Session&) = delete;
@@ -224,6 +225,7 @@ class Session {
   /// as of the last step. Restored, training goes on bit for bit. Throws Error(invalid_argument) amid a step.
   std::vector<std::byte> save() const {
     require_idle("save");
+    require_flat("save");
     if (step_.calls != 0) throw bad("save: commit the step or roll it back first");
     return detail::save(memory_view(), {steps_, committed_, rollbacks_});
   }
@@ -324,12 +326,18 @@ class Session {
     return list_.buckets()[id];
   }
 
+  void require_flat(const char* call) const {
+    if (options_.hierarchy)
+      throw Error(Errc::unsupported,
+                  where() + call + ": not yet with a hierarchy, whose stages have residuals of their own");
+  }
   detail::SessionMemory memory_view() const {
     return {options_, parameters(),       parameter_memory_, list_.buckets(),
             memory_,  transport_->rank(), transport_->size()};
   }
   void restore(std::span<const std::span<const std::byte>> states, bool own_only) {
     require_idle("restore");
+    require_flat("restore");
     if (step_.calls != 0) throw bad("restore: commit the step or roll it back first");
     detail::Restoring restoring =
         detail::agree_on_state(*transport_, channels_.blocks, memory_view(), states, own_only);
@@ -383,6 +391,8 @@ class Session {
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
     bucket.sharded() ? open_shards(bucket) : open_parts(bucket);
+    for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i)
+      bucket.stages[i] = memory_.open(bucket.stage_regions[i]);
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     std::size_t next = 0;
     for (const BucketPart* part : bucket.parts()) {
@@ -395,7 +405,8 @@ class Session {
                                                   .sequence = bucket.sequence,
                                                   .seed = options_.seed,
                                                   .committed = committed_,
-                                                  .momenta = part->momenta});
+                                                  .momenta = part->momenta,
+                                                  .stages = bucket.stages});
     }
     engine_->start(bucket.operation, background);
     bucket.started = true;

@@ -47,7 +47,12 @@ inline std::string describe(const Bucket& bucket) {
   for (const std::size_t parameter : bucket.parameters) text += " " + std::to_string(parameter);
   std::string parts;
   const auto part = [&](const std::string& more) { parts += (parts.empty() ? ": " : "; ") + more; };
-  if (!bucket.planned.empty()) part(describe(bucket.plan));
+  if (const HierarchicalPlan& plan = bucket.hierarchical_plan; !plan.empty())
+    part("over " + std::to_string(plan.nodes.nodes()) + " nodes of " + std::to_string(plan.nodes.per_node()) + ", " +
+         std::to_string(plan.scatter.chunks.size()) + " chunks, inside " +
+         std::to_string(plan.scatter.wire_bytes(0) + plan.gather.wire_bytes(0)) + " bytes from rank 0");
+  else if (!bucket.planned.empty())
+    part(describe(bucket.plan));
   if (!bucket.planned_sparse.empty())
     part("topk " + std::string(to_string(bucket.sparse_plan.algorithm)) + " of " +
          std::to_string(bucket.sparse_plan.elements()) + " elements");
@@ -77,6 +82,9 @@ std::string describe(const SessionOptions& options, int ranks, const std::vector
   line(std::string("error feedback ") + (options.error_feedback ? "on" : "off"));
   line(std::string("rollback ") + (options.rollback ? "on" : "off"));
   line(std::string("non-finite policy ") + to_string(options.nonfinite));
+  if (options.hierarchy)
+    line("hierarchy of nodes " + nodes_of(options.hierarchy, ranks).describe() + ", inside " +
+         options.hierarchy.inside.spec());
   if (options.momentum) line("momentum correction " + describe(options.momentum));
   line("seed " + std::to_string(options.seed));
   line("elements of a share " +

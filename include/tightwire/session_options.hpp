@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <tightwire/codec.hpp>
+#include <tightwire/hierarchy.hpp>
 #include <tightwire/momentum.hpp>
 #include <tightwire/plan.hpp>
 #include <tightwire/policy.hpp>
@@ -37,6 +38,7 @@ struct SessionOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
                                                      ///< of about this size, in order of addition
   PlanOptions plan = {};
+  Hierarchy hierarchy = {};  ///< flat by default
 };
 
 }  // namespace tightwire

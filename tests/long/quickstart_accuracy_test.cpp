@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kRanks = 4;
 
-/// From 1 on: one, or as many as TIGHTWIRE_SEEDS says. A training gives the same bits every time, so that one seed is no
-/// matter of luck; the measured figures below are of three.
+/// From 1 on: one, or as many as TIGHTWIRE_SEEDS says. A training gives the same bits every time, so that one seed is
+/// no matter of luck; the measured figures below are of three.
 std::vector<std::uint64_t> seeds() {
   const char* const asked = std::getenv("TIGHTWIRE_SEEDS");
   std::vector<std::uint64_t> all(asked == nullptr ? 1 : std::strtoull(asked, nullptr, 10));
@@ -86,8 +86,8 @@ TEST(QuickstartAccuracy, OnePercentWithMomentumCorrectionEndsWithinAPointOfExact
     without +=
         accuracy({.codec = "topk:ratio=0.01,warm-up=200,without-feedback", .error_feedback = false, .seed = seed});
   }
-  std::cout << "mean of " << seeds().size() << " seeds: exact " << exact << " %, topk " << with << " %, without feedback "
-            << without << " %" << std::endl;
+  std::cout << "mean of " << seeds().size() << " seeds: exact " << exact << " %, topk " << with
+            << " %, without feedback " << without << " %" << std::endl;
   // Measured, means of three seeds: exact 90.54 %, top-k 89.56 %, without feedback 88.25 %.
   EXPECT_GT(with, exact - 1);
   EXPECT_LT(without, exact - 1);

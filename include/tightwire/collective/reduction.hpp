@@ -24,6 +24,7 @@ struct ReductionInput {
   std::uint64_t committed = 0;             ///< steps ended before and not rolled back
   std::uint64_t nonfinite = 0;             ///< elements of ours that were not finite, and are not in the data any more
   std::span<const Residual> momenta = {};  ///< of momentum correction; empty without
+  std::span<const Residual> stages = {};   ///< of the stages of a hierarchy; empty without
 };
 
 /// What the frames of one reduction say about themselves.

@@ -1,0 +1,271 @@
+// All-reduce over nodes: the same bits everywhere, the order of sums as documented, nothing lost at any stage, and as
+// many bytes across nodes as one rank per node would send.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
+
+#include "support/model.hpp"
+#include "support/ranks.hpp"
+#include "support/residuals.hpp"
+#include "support/steps.hpp"
+
+namespace tightwire::testing::session_hierarchy {
+namespace {
+
+Hierarchy nodes(std::vector<int> node_of_rank, const char* inside = "exact") {
+  return {.node_of_rank = std::move(node_of_rank), .inside = parse_codec(inside)};
+}
+Model fp32_model(const char* codec) {
+  return {{"a", {37, 61}, ElementType::f32, parse_codec(codec)},
+          {"exact", {65}, ElementType::f32, Codec{}},
+          {"b", {2500}, ElementType::f32, parse_codec(codec)},
+          {"empty", {0, 3}, ElementType::f32, parse_codec(codec)},
+          {"one", {1}, ElementType::f32, parse_codec(codec)}};
+}
+SessionOptions over(Hierarchy hierarchy) {
+  SessionOptions options = in_pieces(Algorithm::automatic);
+  options.plan.one_shot_bytes = 0;  // or all of this would go flat
+  options.hierarchy = std::move(hierarchy);
+  return options;
+}
+
+TEST(Hierarchy, SameBitsOnAllRanks) {
+  const std::vector<std::vector<int>> layouts = {{0, 0, 1, 1},
+                                                 {0, 1, 0, 1},
+                                                 {5, 5, 5, 2, 2, 2},
+                                                 {0, 0, 1, 1, 2, 2},
+                                                 {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}};
+  for (const auto& layout : layouts)
+    for (const char* across : {"exact", "int8", "hadamard:64+int4:block=64", "int4:round=stochastic"})
+      for (const char* inside : {"exact", "int8", "bf16"}) {
+        if ((layout.size() > 4 || std::string(inside) == "bf16") && std::string(across) != "int8") continue;
+        SCOPED_TRACE(std::to_string(layout.size()) + " ranks, " + across + ", inside " + inside);
+        Steps steps{.model = fp32_model(across), .options = over(nodes(layout, inside)), .exponents = 3};
+        const auto results = steps.run(static_cast<int>(layout.size()));
+        EXPECT_TRUE(all_equal(results));
+        steps.reduce = in_random_order(3);
+        EXPECT_EQ(steps.run(static_cast<int>(layout.size())), results) << "the order of starts shows";
+      }
+}
+
+/// Exact all the way: sums over the ranks of a node, in order, then over the nodes.
+TEST(Hierarchy, SumsInTheOrderOfNodes) {
+  const std::vector<std::vector<int>> order = {{0, 3}, {1, 2}};
+  const Model model = fp32_model("exact");
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, over(nodes({7, 8, 8, 7})));
+    std::deque<Gradients> of_ranks;
+    for (std::uint64_t rank = 0; rank < 4; ++rank) of_ranks.emplace_back(model).fill_wide(rank + 1);
+    Gradients own(model);
+    own.fill_wide(static_cast<std::uint64_t>(transport->rank()) + 1);
+    session->all_reduce(own.pointers());
+    for (std::size_t p = 0; p < model.size(); ++p)
+      for (std::size_t i = 0; i < model[p].count(); ++i) {
+        float total = 0;
+        for (const auto& node : order) {
+          float sum = of_ranks[static_cast<std::size_t>(node[0])].get(p, i);
+          sum += of_ranks[static_cast<std::size_t>(node[1])].get(p, i);
+          total = &node == &order[0] ? sum : total + sum;
+        }
+        ASSERT_EQ(own.get(p, i), total / 4) << p << " " << i;
+      }
+  });
+}
+
+/// How far the sum of all results is from the sum of all means, at most, after so many steps of the same gradients.
+double drift(const char* across, const char* inside, bool feedback, int steps) {
+  double largest = 0;
+  const Model model = fp32_model(across);
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options = over(nodes({0, 0, 1, 1}, inside));
+    options.error_feedback = feedback;
+    const auto session = sealed_session(transport, model, options);
+    Gradients mine(model);
+    std::vector<std::vector<double>> total, mean;
+    for (const Tensor& tensor : model) total.emplace_back(tensor.count());
+    mean = total;
+    for (std::uint64_t rank = 0; rank < 4; ++rank) {
+      mine.fill_bell(rank + 1);
+      for (std::size_t p = 0; p < model.size(); ++p)
+        for (std::size_t i = 0; i < mean[p].size(); ++i) mean[p][i] += static_cast<double>(mine.get(p, i)) / 4;
+    }
+    for (int step = 0; step < steps; ++step) {
+      mine.fill_bell(static_cast<std::uint64_t>(transport->rank()) + 1);
+      session->all_reduce(mine.pointers());
+      session->commit();
+      for (std::size_t p = 0; p < model.size(); ++p)
+        for (std::size_t i = 0; i < mean[p].size(); ++i) total[p][i] += static_cast<double>(mine.get(p, i));
+    }
+    if (transport->rank() != 3) return;
+    for (std::size_t p = 0; p < model.size(); ++p)
+      for (std::size_t i = 0; i < mean[p].size(); ++i)
+        largest = std::max(largest, std::abs(total[p][i] - steps * mean[p][i]));
+  });
+  return largest;
+}
+
+TEST(Hierarchy, NothingIsLostAtAnyStage) {
+  // A residual is at most half a step of its stage; there are up to four of them, and after a hundred steps no more.
+  for (const auto& [across, inside] :
+       {std::pair{"int8", "exact"}, {"int4", "exact"}, {"exact", "int8"}, {"int4", "int8"}}) {
+    SCOPED_TRACE(std::string(across) + " across, " + inside + " inside");
+    const double once = drift(across, inside, true, 3), often = drift(across, inside, true, 100);
+    EXPECT_GT(once, 1e-4) << "nothing was lost that could be kept";
+    EXPECT_LT(often, 2.5 * once);
+    EXPECT_GT(drift(across, inside, false, 100), 5 * often) << "without feedback it would not drift either";
+  }
+}
+
+TEST(Hierarchy, BytesAcrossAreThoseOfOneRankPerNode) {
+  const Model model = {{"w", {64, 64}, ElementType::f32, Int8{}}};
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options = over(nodes({0, 0, 1, 1}));
+    options.plan.share_elements = 1 << 16;
+    options.plan.algorithm = Algorithm::two_shot;
+    const auto session = sealed_session(transport, model, options);
+    Gradients gradients(model);
+    reduce(*session, gradients, 1);
+    const std::size_t header = sizeof(FrameHeader);
+    const std::size_t inside = (header + 2048 * 4 + header) + (header + 2048 * 4);
+    const std::size_t across = 2 * (header + HostCoder<Int8>().wire_bytes(1024));
+    EXPECT_EQ(session->step_statistics().sent_bytes, inside + across);
+    EXPECT_EQ(session->step_statistics().received_bytes, inside + across);
+    EXPECT_EQ(session->step_statistics().gradient_bytes, 4096u * 4);
+    EXPECT_EQ(session->step_statistics().calls, 1u);
+    // Both ranks of a node: 2 (N - 1) / N of the encoded size.
+    EXPECT_NEAR(static_cast<double>(2 * across), static_cast<double>(HostCoder<Int8>().wire_bytes(4096)),
+                4 * header + 64);
+  });
+}
+
+TEST(Hierarchy, ARolledBackStepNeverHappened) {
+  const Model model = fp32_model("int4");
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, over(nodes({0, 0, 1, 1}, "int8")));
+    const auto straight = sealed_session(transport, model, over(nodes({0, 0, 1, 1}, "int8")));
+    Gradients gradients(model), others(model);
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      if (step == 3) {
+        reduce(*session, gradients, 99);
+        session->rollback();
+      }
+      reduce(*session, gradients, step);
+      session->commit();
+      reduce(*straight, others, step);
+      straight->commit();
+      EXPECT_EQ(gradients.bytes(), others.bytes()) << step;
+    }
+  });
+}
+
+TEST(Hierarchy, NotFiniteIsKnownToAllRanks) {
+  const Model model = fp32_model("int8");
+  SessionOptions options = over(nodes({0, 0, 1, 1}));
+  options.nonfinite = NonFinitePolicy::skip_step;
+  for (int who = 0; who < 4; ++who)
+    run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+      const auto session = sealed_session(transport, model, options);
+      Gradients gradients(model);
+      gradients.fill_bell(1);
+      if (transport->rank() == who) gradients.set(2, 1234, std::numeric_limits<float>::quiet_NaN());
+      session->all_reduce(gradients.pointers());
+      EXPECT_FALSE(session->commit());
+      reduce(*session, gradients, 2);
+      EXPECT_TRUE(session->commit());
+    });
+}
+
+TEST(Hierarchy, WhatCannotGoThroughNodesGoesFlatAndSaysSo) {
+  Model model = fp32_model("int8");
+  model.push_back({"half", {900}, ElementType::bf16, Int8{}});
+  model.push_back({"chosen", {900}, ElementType::f32, TopK{.ratio = 0.1}});
+  SessionOptions options = over(nodes({0, 0, 1, 1}));
+  options.bucket_bytes = 1;  // a bucket for each
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, options);
+    const std::string plan = session->description();
+    EXPECT_TRUE(contains(plan, "hierarchy of nodes 0 1 | 2 3, inside exact"));
+    EXPECT_TRUE(contains(plan, "bucket 0 of parameters 0: over 2 nodes of 2, "));
+    EXPECT_TRUE(contains(plan, "bucket 4 of parameters 5: two_shot"));
+    EXPECT_TRUE(contains(plan, "bucket 5 of parameters 6: topk"));
+    Gradients gradients(model);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      reduce(*session, gradients, step);
+      EXPECT_TRUE(session->commit());
+    }
+  });
+  // One node, or one rank in each: there is nothing to go through. Small buckets take one round.
+  options.plan.one_shot_bytes = 1 << 14;
+  options.bucket_bytes = 1 << 20;
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, fp32_model("int8"), options);
+    EXPECT_TRUE(contains(session->description(), "bucket 0 of parameters 0 1 2 3 4: one_shot"));
+  });
+  for (const std::vector<int>& layout : {std::vector<int>{0, 0, 0}, {0, 1, 2}}) {
+    Steps steps{.model = fp32_model("int8"), .options = over(nodes(layout)), .exponents = 3};
+    const auto results = steps.run(3);
+    steps.options.hierarchy = {};
+    EXPECT_EQ(results, steps.run(3));
+  }
+}
+
+TEST(Hierarchy, MisuseIsRefused) {
+  const Model model = fp32_model("int8");
+  const auto sealed = [&](const std::shared_ptr<Transport>& transport, Hierarchy hierarchy) {
+    sealed_session(transport, model, over(std::move(hierarchy)));
+  };
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    EXPECT_ERROR(sealed(transport, nodes({0, 0, 0, 1})), Errc::unsupported,
+                 "nodes must have equal numbers of ranks, and have 0 1 2 | 3");
+    EXPECT_ERROR(sealed(transport, nodes({0, 1})), Errc::invalid_argument, "the nodes of 2 ranks, and there are 4");
+    const auto session = sealed_session(transport, model, over(nodes({0, 0, 1, 1})));
+    EXPECT_ERROR(session->save(), Errc::unsupported, "not yet with a hierarchy");
+  });
+  EXPECT_ERROR(Hierarchy::of_equal_nodes(6, 4), Errc::invalid_argument, "6 ranks are no multiple of 4 per node");
+  EXPECT_EQ(Hierarchy::of_equal_nodes(4, 2).node_of_rank, (std::vector<int>{0, 0, 1, 1}));
+  // Ranks that see other nodes.
+  for (const Outcome& outcome : run_each(local::make(4), [&](const std::shared_ptr<Transport>& transport) {
+         sealed(transport, transport->rank() == 2 ? nodes({0, 1, 0, 1}) : nodes({0, 0, 1, 1}));
+       })) {
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(*outcome.error, Errc::mismatch);
+    EXPECT_TRUE(contains(outcome.message, "hierarchy of nodes 0 2 | 1 3"));
+  }
+}
+
+/// A rank that does not come is named by its number in the job, whatever the stage.
+TEST(Hierarchy, ARankThatDoesNotComeIsNamed) {
+  const Model model = fp32_model("int8");
+  const SessionOptions common = over(nodes({0, 0, 1, 1}));
+  const auto outcomes = run_each(local::make(4), [&](const std::shared_ptr<Transport>& transport) {
+    // The one that waits for it itself is the first to lose patience.
+    SessionOptions options = common;
+    options.timeout = std::chrono::milliseconds(transport->rank() == 2 ? 300 : 5000);
+    const auto session = sealed_session(transport, model, options);
+    Gradients gradients(model);
+    if (transport->rank() == 3) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      return;
+    }
+    reduce(*session, gradients, 1);
+  });
+  ASSERT_TRUE(outcomes[2].error);
+  EXPECT_EQ(*outcomes[2].error, Errc::timeout);
+  EXPECT_TRUE(contains(outcomes[2].message, "waiting for rank 3"));
+  for (const std::size_t rank : {0u, 1u}) {
+    ASSERT_TRUE(outcomes[rank].error);
+    EXPECT_TRUE(contains(outcomes[rank].message, "waiting for rank 3"));
+  }
+}
+
+}  // namespace
+}  // namespace tightwire::testing::session_hierarchy
