@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(<!-- example: (\S+) -->\n```cpp\n)(.*?)(```)", re.S)
+BLOCK = re.compile(r"(<!-- example: (\S+) -->\n```(?:cpp|c|python)\n)(.*?)(```)", re.S)
 
 
 def current(match):

@@ -25,11 +25,12 @@ if [[ $quick == --quick ]]; then
   exec ctest --test-dir build/dev -L unit -j "$(nproc)" --output-on-failure --no-tests=error
 fi
 
-stage "format and layers"
+stage "format, layers, types"
 scripts/format.sh --check
 /usr/bin/python3 scripts/check_layers.py --self-test
 /usr/bin/python3 scripts/check_layers.py
 /usr/bin/python3 scripts/check_readme.py
+/usr/bin/mypy --python-executable /usr/bin/python3
 
 for preset in asan tsan; do
   stage "$preset: building"

@@ -51,8 +51,9 @@ class Handle {
 ///     session.seal();
 ///     for (each step) { session.all_reduce(gradients); if (session.commit()) optimizer.step(); }
 ///
-/// After `all_reduce` or `Handle::wait` every rank holds the same bytes. One thread at a time may call it. An error of
-/// the transport or of a peer closes it: every later call throws the same error.
+/// After `all_reduce` or `Handle::wait` every rank holds the same bytes. One thread at a time may call it, except that
+/// one may wait for handles while another one starts further buckets. An error of the transport or of a peer closes it:
+/// every later call throws the same error.
 class Session {
  public:
   /// Throws Error(invalid_argument) without a transport, for skip_step where a step cannot be rolled back, and for

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include <tightwire/agreement.hpp>
+#include <tightwire/local_transport.hpp>
+#include <tightwire/rendezvous.hpp>
+
+#include "connect.hpp"
+#include "handles.hpp"
+
+namespace tightwire::c {
+namespace {
+
+constexpr int kMostThreads = 1024;  // as ranks of one process
+
+tightwire_communicator* make(std::shared_ptr<Transport> transport) {
+  auto communicator = std::make_unique<tightwire_communicator>();
+  communicator->description = transport->describe();
+  communicator->transport = std::move(transport);
+  return communicator.release();
+}
+
+Rendezvous read(const tightwire_rendezvous& given) {
+  require(given.struct_size >= sizeof(tightwire_rendezvous), "tightwire_communicator_join",
+          "rendezvous.struct_size is not sizeof(tightwire_rendezvous)");
+  require(given.size >= 1 && given.rank >= 0 && given.rank < given.size, "tightwire_communicator_join",
+          "rendezvous.rank must be from 0 to below rendezvous.size");
+  Rendezvous rendezvous{.rank = given.rank, .size = given.size, .address = {}, .key = {}};
+  if (given.address != nullptr) rendezvous.address = given.address;
+  if (given.key != nullptr) rendezvous.key = given.key;
+  require(given.timeout_ms >= 0, "tightwire_communicator_join", "rendezvous.timeout_ms is negative");
+  if (given.timeout_ms != 0) rendezvous.timeout = std::chrono::milliseconds(given.timeout_ms);
+  return rendezvous;
+}
+
+}  // namespace
+}  // namespace tightwire::c
+
+using tightwire::c::guarded;
+using tightwire::c::require;
+using tightwire::c::usable;
+
+tightwire_status tightwire_communicator_from_environment(tightwire_communicator** communicator) {
+  return guarded([&] {
+    require(communicator != nullptr, "tightwire_communicator_from_environment", "the output argument is null");
+    *communicator = tightwire::c::make(tightwire::c::connect(tightwire::rendezvous::environment()));
+  });
+}
+
+tightwire_status tightwire_communicator_join(const tightwire_rendezvous* rendezvous,
+                                             tightwire_communicator** communicator) {
+  return guarded([&] {
+    require(rendezvous != nullptr && communicator != nullptr, "tightwire_communicator_join", "an argument is null");
+    *communicator = tightwire::c::make(tightwire::c::connect(tightwire::c::read(*rendezvous)));
+  });
+}
+
+tightwire_status tightwire_communicator_in_process(int32_t size, tightwire_communicator** communicators) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_communicator_in_process";
+    require(communicators != nullptr, kCall, "the output argument is null");
+    require(size >= 1 && size <= tightwire::c::kMostThreads, kCall, "size must be from 1 to 1024");
+    std::vector<std::unique_ptr<tightwire_communicator>> made;
+    for (auto& transport : tightwire::local::make(size)) made.emplace_back(tightwire::c::make(transport));
+    std::transform(made.begin(), made.end(), communicators, [](auto& each) { return each.release(); });
+  });
+}
+
+int32_t tightwire_communicator_rank(const tightwire_communicator* communicator) {
+  return communicator == nullptr ? -1 : communicator->transport->rank();
+}
+
+int32_t tightwire_communicator_size(const tightwire_communicator* communicator) {
+  return communicator == nullptr ? -1 : communicator->transport->size();
+}
+
+const char* tightwire_communicator_description(const tightwire_communicator* communicator) {
+  return communicator == nullptr ? "" : communicator->description.c_str();
+}
+
+tightwire_status tightwire_communicator_gather(tightwire_communicator* communicator, uint64_t value, int64_t timeout_ms,
+                                               uint64_t* values) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_communicator_gather";
+    tightwire::Transport& transport = *usable(communicator, kCall).transport;
+    require(values != nullptr, kCall, "the output argument is null");
+    require(timeout_ms > 0, kCall, "timeout_ms must be positive");
+    const auto all = tightwire::gather_values(transport, value, std::chrono::milliseconds(timeout_ms));
+    std::copy(all.begin(), all.end(), values);
+  });
+}
+
+tightwire_status tightwire_communicator_abort(tightwire_communicator* communicator, const char* reason) {
+  return guarded([&] {
+    usable(communicator, "tightwire_communicator_abort")
+        .transport->abort(reason == nullptr ? "it gave up" : std::string_view(reason));
+  });
+}
+
+void tightwire_communicator_close(tightwire_communicator* communicator) {
+  if (communicator == nullptr || communicator->owner != getpid()) return;
+  delete communicator;
+}

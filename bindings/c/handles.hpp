@@ -1,0 +1,66 @@
+#pragma once
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include <tightwire/tightwire.h>
+#include <tightwire/error.hpp>
+#include <tightwire/transport.hpp>
+
+// What the opaque tightwire_communicator of tightwire.h is; tightwire_session is in session.cpp. `owner` is the process
+// that opened it: threads do not survive fork(), so nothing of it may be touched, or even destroyed, in a child.
+struct tightwire_communicator {
+  std::shared_ptr<tightwire::Transport> transport;
+  std::string description;
+  pid_t owner = getpid();
+};
+
+namespace tightwire::c {
+
+/// Keeps the text for tightwire_last_error of this thread, and returns the status.
+tightwire_status fail(Errc code, const char* text) noexcept;
+
+/// Runs `body`; what it throws becomes a status and this thread's last error.
+template <class Body>
+tightwire_status guarded(Body&& body) noexcept {
+  try {
+    body();
+    return TIGHTWIRE_OK;
+  } catch (const Error& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(Errc::no_memory, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(Errc::internal, error.what());
+  } catch (...) {
+    return fail(Errc::internal, "an exception of an unknown type");
+  }
+}
+
+inline void require(bool holds, const char* call, const char* what) {
+  if (!holds) throw Error(Errc::invalid_argument, std::string(call) + ": " + what);
+}
+
+/// The object behind a handle that the caller may use.
+template <class Handle>
+Handle& usable(Handle* handle, const char* call) {
+  require(handle != nullptr, call, "the handle is null");
+  if (handle->owner != getpid())
+    throw Error(Errc::unsupported, std::string(call) + ": opened by process " + std::to_string(handle->owner) +
+                                       ", of which this is a fork; open what a child needs in the child");
+  return *handle;
+}
+
+/// Copies a structure that may be older (shorter) or newer (longer) than ours out to a caller that says how long it is.
+template <class Structure>
+void copy_out(Structure ours, Structure& theirs) {
+  ours.struct_size = theirs.struct_size;
+  std::memcpy(&theirs, &ours, std::min(sizeof(Structure), theirs.struct_size));
+}
+
+}  // namespace tightwire::c

@@ -1,0 +1,140 @@
+#include "session_specification.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tightwire::c {
+namespace {
+
+Error bad(std::string_view word, const std::string& why) {
+  return Error(Errc::invalid_argument, "specification, \"" + std::string(word) + "\": " + why);
+}
+
+template <class Number>
+Number number(std::string_view word, std::string_view value) {
+  Number parsed{};
+  const auto end = value.data() + value.size();
+  const auto result = std::from_chars(value.data(), end, parsed);
+  if (result.ec != std::errc{} || result.ptr != end)
+    throw bad(word, "\"" + std::string(value) + "\" is no such number");
+  return parsed;
+}
+
+/// The value that belongs to one of two words.
+template <class Value>
+Value either(std::string_view word, std::string_view value, std::pair<const char*, Value> first,
+             std::pair<const char*, Value> second) {
+  if (value == first.first) return first.second;
+  if (value == second.first) return second.second;
+  throw bad(word, std::string("must be ") + first.first + " or " + second.first);
+}
+
+bool on(std::string_view word, std::string_view value) {
+  return either<bool>(word, value, {"on", true}, {"off", false});
+}
+
+void add_rule(std::string_view word, std::string_view value, SessionOptions& options) {
+  const std::size_t end = value.find('=');
+  if (end == std::string_view::npos || end == 0) throw bad(word, "must be rule=PATTERN=CODEC");
+  options.policy.rules.push_back(
+      {.name = std::string(value.substr(0, end)), .codec = parse_codec(value.substr(end + 1))});
+}
+
+void set_nonfinite(std::string_view word, std::string_view value, SessionOptions& options) {
+  for (const NonFinitePolicy policy : {NonFinitePolicy::propagate, NonFinitePolicy::skip_step, NonFinitePolicy::error})
+    if (value == to_string(policy)) {
+      options.nonfinite = policy;
+      return;
+    }
+  throw bad(word, "must be propagate, skip_step or error");
+}
+
+void set_timeout(std::string_view word, std::string_view value, SessionOptions& options) {
+  const auto seconds = number<double>(word, value);
+  if (!(seconds > 0 && seconds <= 1e9)) throw bad(word, "must be seconds above 0");
+  options.timeout = std::chrono::milliseconds(std::max(1L, std::lround(seconds * 1000)));
+}
+
+struct Option {
+  std::string_view name;
+  void (*set)(std::string_view word, std::string_view value, SessionOptions& options);
+};
+
+constexpr std::array kOptions = {
+    Option{"exact",
+           [](auto word, auto value, auto& options) {
+             if (value.empty()) throw bad(word, "must be exact=PATTERN");
+             options.policy.rules.push_back({.name = std::string(value)});
+           }},
+    Option{"rule", add_rule},
+    Option{"small",
+           [](auto word, auto value, auto& options) {
+             if (either<bool>(word, value, {"compressed", true}, {"exact", false}))
+               options.policy.exact_by_default.clear();
+           }},
+    Option{"operation",
+           [](auto word, auto value, auto& options) {
+             options.average = either<bool>(word, value, {"mean", true}, {"sum", false});
+           }},
+    Option{"feedback", [](auto word, auto value, auto& options) { options.error_feedback = on(word, value); }},
+    Option{"rollback", [](auto word, auto value, auto& options) { options.rollback = on(word, value); }},
+    Option{"nonfinite", set_nonfinite},
+    Option{"momentum",
+           [](auto word, auto value, auto& options) { options.momentum.factor = number<float>(word, value); }},
+    Option{"nesterov", [](auto word, auto value, auto& options) { options.momentum.nesterov = on(word, value); }},
+    Option{"optimizer-momentum",
+           [](auto word, auto value, auto& options) {
+             options.momentum.optimizer_momentum = number<double>(word, value);
+           }},
+    Option{"seed", [](auto word, auto value, auto& options) { options.seed = number<std::uint64_t>(word, value); }},
+    Option{"timeout", set_timeout},
+    Option{"bucket-bytes",
+           [](auto word, auto value, auto& options) { options.bucket_bytes = number<std::size_t>(word, value); }},
+};
+
+std::vector<std::string_view> split(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\n";
+  std::vector<std::string_view> words;
+  for (std::size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kSpace, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kSpace, end);
+  }
+  return words;
+}
+
+void read_option(std::string_view word, SessionOptions& options) {
+  const std::size_t end = word.find('=');
+  const std::string_view name = word.substr(0, end);
+  const auto* option = std::find_if(kOptions.begin(), kOptions.end(), [&](const Option& o) { return o.name == name; });
+  if (option != kOptions.end() && end != std::string_view::npos) {
+    option->set(word, word.substr(end + 1), options);
+    return;
+  }
+  std::string known;
+  for (const Option& each : kOptions) known += (known.empty() ? "" : ", ") + std::string(each.name) + "=";
+  throw bad(word, "not known; known are " + known);
+}
+
+}  // namespace
+
+SessionOptions parse_session(std::string_view specification) {
+  SessionOptions options;
+  const std::vector<std::string_view> words = split(specification);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    // A codec has no '=' before its ':', and comes first.
+    const bool codec = i == 0 && words[i].find('=') >= words[i].find_first_of(":+");
+    if (codec)
+      options.codec = parse_codec(words[i]);
+    else
+      read_option(words[i], options);
+  }
+  return options;
+}
+
+}  // namespace tightwire::c

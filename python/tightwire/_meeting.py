@@ -1,0 +1,98 @@
+"""Brings the ranks of a process group of PyTorch together in a communicator of our own."""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import Optional
+
+import torch.distributed as dist
+
+from ._c import Error, Status
+from ._session import Communicator
+
+
+@dataclasses.dataclass(frozen=True)
+class _Card:
+    """What a rank tells all others before they connect."""
+
+    description: str  # of what is to be synchronized; must be equal
+    error: Optional[str]  # why this rank cannot go on
+    machine: str
+    key: str
+    local_address: str
+    network_address: str
+
+
+def _machine() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as boot_id:
+        return f"{socket.gethostname()} {boot_id.read().strip()} {os.getuid()}"
+
+
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return f"tcp://{socket.gethostname()}:{probe.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def _folder(wanted: bool) -> Iterator[str]:
+    path = tempfile.mkdtemp(prefix="tightwire-") if wanted else ""
+    try:
+        yield path
+    finally:
+        if wanted:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _first_difference(mine: str, theirs: str) -> str:
+    ours, other = mine.splitlines(), theirs.splitlines()
+    for a, b in zip(ours + ["nothing more"], other + ["nothing more"]):
+        if a != b:
+            return f"{a}; and {b}"
+    return "the number of lines"
+
+
+def _check(cards: list[_Card], rank: int) -> None:
+    """Raises the same on all ranks: where one cannot go on, or where two differ."""
+    for other, card in enumerate(cards):
+        if card.error is not None:
+            raise Error(Status.INVALID_ARGUMENT, f"rank {other}: {card.error}")
+    for other, card in enumerate(cards):
+        if card.description != cards[0].description:
+            difference = _first_difference(cards[0].description, card.description)
+            raise Error(Status.MISMATCH, f"rank {rank}: ranks 0 and {other} have different models or options: {difference}")
+
+
+def meet(
+    group: dist.ProcessGroup, description: str, error: Optional[str], address: Optional[str], timeout: float
+) -> Communicator:
+    """A communicator of the ranks of `group`, once all of them describe the same and none has an error.
+
+    Collective over `group`, which carries one small object per rank. Rank 0 of the group listens at `address`, or, without
+    one, where all ranks on its machine (a socket file's folder), else where those that know its host name, can reach it.
+    """
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if dist.get_backend(group) == "gloo":  # its collectives wait half an hour for a rank that does not come
+        try:
+            dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=timeout))
+        except RuntimeError as lost:
+            raise Error(Status.TIMEOUT, f"rank {rank}: not every rank of the group attached: {lost}") from lost
+    with _folder(rank == 0 and address is None) as folder:
+        network = address or (_free_address() if rank == 0 else "")
+        card = _Card(
+            description, error, _machine(), secrets.token_hex(32), f"local://{folder}/meeting" if folder else "", network
+        )
+        cards: list[Optional[_Card]] = [None] * size
+        dist.all_gather_object(cards, card, group=group)
+        known = [each for each in cards if each is not None]
+        _check(known, rank)
+        first = known[0]
+        on_one_machine = all(each.machine == first.machine for each in known)
+        where = first.local_address if on_one_machine and first.local_address else first.network_address
+        return Communicator.join(rank, size, where, first.key, timeout)

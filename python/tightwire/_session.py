@@ -1,0 +1,271 @@
+"""Communicators and Sessions: the C interface with Python's types."""
+
+import ctypes
+import dataclasses
+import math
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional, Union
+
+from . import _c
+from ._c import Error, Status
+
+DTYPES = {"float32": (0, 4), "bfloat16": (1, 2), "float16": (2, 2)}
+_SCOPES = {"this step": 0, "last step": 1, "all steps": 2}
+
+Gradient = Union[int, Any]
+"""An address, or an object with a writable, contiguous buffer: array.array, a NumPy array."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """What reductions did, as they measured it; bytes are of this rank, times in seconds."""
+
+    calls: int
+    gradient_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    encode_seconds: float
+    combine_seconds: float
+    decode_seconds: float
+    wire_seconds: float
+    blocked_seconds: float
+    step_seconds: float
+    nonfinite: int
+
+
+class _Owner:
+    """Holds a handle of the C interface until it is closed."""
+
+    _close_with = ""
+
+    def __init__(self) -> None:
+        self._handle = ctypes.c_void_p()
+
+    def close(self) -> None:
+        """Gives everything back. Twice is harmless; in a child of fork() nothing happens."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle:
+            _c.ask(self._close_with, handle)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[types.TracebackType],
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Communicator(_Owner):
+    """The ranks of a job. Opening one is collective: it works on every rank, or raises on every rank within the time limit."""
+
+    _close_with = "communicator_close"
+
+    @classmethod
+    def from_environment(cls) -> "Communicator":
+        """Joins the job that `tightwire run`, torchrun, mpirun or srun describes; alone without any of them."""
+        communicator = cls()
+        _c.call("communicator_from_environment", ctypes.byref(communicator._handle))
+        return communicator
+
+    @classmethod
+    def join(cls, rank: int, size: int, address: str, key: str, timeout: float = 60.0) -> "Communicator":
+        """Joins `size` ranks that meet at `address` ("tcp://host:port", "file:///path", "local:///path") and all know `key`.
+
+        `timeout`, in seconds, limits joining and every later wait.
+        """
+        communicator = cls()
+        rendezvous = _c.Rendezvous(
+            ctypes.sizeof(_c.Rendezvous), rank, size, address.encode(), key.encode(), max(1, round(timeout * 1000))
+        )
+        _c.call("communicator_join", ctypes.byref(rendezvous), ctypes.byref(communicator._handle))
+        return communicator
+
+    @classmethod
+    def in_process(cls, size: int) -> list["Communicator"]:
+        """`size` ranks as threads of this process, one communicator for each."""
+        handles = (ctypes.c_void_p * max(size, 0))()
+        _c.call("communicator_in_process", size, handles)
+        communicators = []
+        for handle in handles:
+            communicators.append(cls())
+            communicators[-1]._handle = ctypes.c_void_p(handle)
+        return communicators
+
+    @property
+    def rank(self) -> int:
+        """-1 once closed."""
+        return int(_c.ask("communicator_rank", self._handle))
+
+    @property
+    def size(self) -> int:
+        """-1 once closed."""
+        return int(_c.ask("communicator_size", self._handle))
+
+    @property
+    def description(self) -> str:
+        """The mode in force: "ucx 1.13.1: posix cma"."""
+        return str(_c.ask("communicator_description", self._handle))
+
+    def gather(self, value: int, timeout: float = 60.0) -> list[int]:
+        """Every rank's value, of 64 bits, by rank. Collective."""
+        values = (ctypes.c_uint64 * max(self.size, 0))()
+        _c.call("communicator_gather", self._handle, value, max(1, round(timeout * 1000)), values)
+        return list(values)
+
+    def abort(self, reason: str) -> None:
+        """Gives up: every rank that waits for this one, now or later, gets an Error with this reason at once."""
+        _c.call("communicator_abort", self._handle, reason.encode())
+
+
+class Session(_Owner):
+    """Keeps the gradients of a model in step on all ranks.
+
+    `specification` is a codec and options: "int8:block=256 exact=*.bias feedback=on timeout=60" (docs/python.md lists them).
+    One thread may wait while another one starts; anything else is for one thread at a time.
+    """
+
+    _close_with = "session_close"
+
+    def __init__(self, communicator: Communicator, specification: str = "int8:block=256") -> None:
+        super().__init__()
+        self._bytes: list[int] = []
+        self._buckets: list[list[int]] = []
+        self._under_way: dict[int, Sequence[Gradient]] = {}  # so that nobody frees them
+        _c.call("session_open", communicator._handle, specification.encode(), ctypes.byref(self._handle))
+
+    def add(self, name: str, shape: Iterable[int], dtype: str = "float32") -> int:
+        """Adds a parameter of dtype float32, bfloat16 or float16 and returns its number. The same on every rank."""
+        if dtype not in DTYPES:
+            raise Error(Status.INVALID_ARGUMENT, f'"{name}" is {dtype}; known are {", ".join(DTYPES)}')
+        extents = list(shape)
+        number = ctypes.c_size_t()
+        code, width = DTYPES[dtype]
+        c_shape = (ctypes.c_int64 * len(extents))(*extents)
+        _c.call("session_add", self._handle, name.encode(), c_shape, len(extents), code, ctypes.byref(number))
+        self._bytes.append(math.prod(extents) * width)
+        return number.value
+
+    def add_bucket(self, parameters: Sequence[int]) -> int:
+        """Declares that these parameters are reduced by one `start`, and returns the bucket's number."""
+        number = ctypes.c_size_t()
+        c_parameters = (ctypes.c_size_t * len(parameters))(*parameters)
+        _c.call("session_add_bucket", self._handle, c_parameters, len(parameters), ctypes.byref(number))
+        return number.value
+
+    def seal(self) -> None:
+        """Plans, takes all memory and agrees with the other ranks. Collective. Ranks that differ all get an Error."""
+        _c.call("session_seal", self._handle)
+        count = ctypes.c_size_t()
+        _c.call("session_counts", self._handle, None, ctypes.byref(count), None, None)
+        self._buckets = [self._read_bucket(bucket) for bucket in range(count.value)]
+
+    def _read_bucket(self, bucket: int) -> list[int]:
+        parameters = (ctypes.c_size_t * max(len(self._bytes), 1))()
+        count = ctypes.c_size_t()
+        _c.call("session_bucket", self._handle, bucket, parameters, len(self._bytes), ctypes.byref(count))
+        return list(parameters)[: count.value]
+
+    @property
+    def buckets(self) -> list[list[int]]:
+        """The parameters of every bucket, in the order in which `start` wants them. Known once sealed."""
+        return [list(bucket) for bucket in self._buckets]
+
+    def _pointers(self, gradients: Sequence[Gradient], parameters: Sequence[int]) -> Any:
+        if len(gradients) != len(parameters):
+            raise Error(Status.INVALID_ARGUMENT, f"got {len(gradients)} gradients for {len(parameters)} parameters")
+        return (ctypes.c_void_p * len(gradients))(
+            *(g if isinstance(g, int) else self._address(g, p) for g, p in zip(gradients, parameters))
+        )
+
+    def _address(self, gradient: Any, parameter: int) -> int:
+        with memoryview(gradient) as view:
+            if view.readonly or not view.c_contiguous or view.nbytes != self._bytes[parameter]:
+                raise Error(
+                    Status.INVALID_ARGUMENT,
+                    f"the gradient of parameter {parameter} must be writable, contiguous and of {self._bytes[parameter]} "
+                    f"bytes; got {view.nbytes}{', read-only' if view.readonly else ''}"
+                    f"{'' if view.c_contiguous else ', not contiguous'}",
+                )
+        return ctypes.addressof(ctypes.c_char.from_buffer(gradient)) if self._bytes[parameter] else 1
+
+    def start(self, bucket: int, gradients: Sequence[Gradient]) -> None:
+        """Starts the mean over ranks, in place. The gradients are the Session's until `wait`; addresses stay valid so long."""
+        parameters = self._buckets[bucket] if 0 <= bucket < len(self._buckets) else range(len(gradients))
+        self.start_pointers(bucket, self._pointers(gradients, parameters))
+        self._under_way[bucket] = gradients
+
+    def start_pointers(self, bucket: int, pointers: Any) -> None:
+        """As `start`, from a ctypes array of addresses, which is copied. For callers that count microseconds."""
+        _c.call("session_start", self._handle, bucket, pointers, len(pointers))
+
+    def wait(self, bucket: int) -> None:
+        """Returns when the bucket holds the result: the same bytes on every rank. Raises what ended the reduction."""
+        _c.call("session_wait", self._handle, bucket)
+        self._under_way.pop(bucket, None)
+
+    def all_reduce(self, gradients: Sequence[Gradient]) -> None:
+        """Reduces all parameters in place, in order of addition."""
+        pointers = self._pointers(gradients, range(len(self._bytes)))
+        _c.call("session_all_reduce", self._handle, pointers, len(pointers))
+
+    def commit(self) -> bool:
+        """Ends the step and keeps its residuals. False where the policy skip_step rolled it back, on every rank alike."""
+        kept = ctypes.c_int32()
+        _c.call("session_commit", self._handle, ctypes.byref(kept))
+        return bool(kept.value)
+
+    def rollback(self) -> None:
+        """Ends the step as if it had not happened. Every rank must do the same."""
+        _c.call("session_rollback", self._handle)
+
+    def save(self) -> bytes:
+        """Everything of this rank that later steps depend on, apart from the model. Between steps."""
+        data = ctypes.c_void_p()
+        size = ctypes.c_size_t()
+        _c.call("session_save", self._handle, ctypes.byref(data), ctypes.byref(size))
+        state = ctypes.string_at(data, size.value)
+        _c.call("session_save", self._handle, None, None)
+        return state
+
+    def restore(self, own: bytes) -> None:
+        """Takes up what this rank saved in a job of as many ranks; training goes on bit for bit. Collective.
+
+        On failure every rank gets an Error and nothing is changed.
+        """
+        _c.call("session_restore", self._handle, own, len(own))
+
+    def restore_ranks(self, states: Sequence[bytes]) -> None:
+        """The same from what all ranks of a job of any number of ranks saved, in any order, so that nothing is lost."""
+        pointers = (ctypes.c_char_p * len(states))(*states)
+        sizes = (ctypes.c_size_t * len(states))(*map(len, states))
+        _c.call("session_restore_ranks", self._handle, pointers, sizes, len(states))
+
+    def statistics(self, scope: str = "last step") -> Statistics:
+        """Of "this step", the "last step" or "all steps" that ended."""
+        if scope not in _SCOPES:
+            raise Error(Status.INVALID_ARGUMENT, f'there is no scope "{scope}"; known are {", ".join(_SCOPES)}')
+        measured = _c.CStatistics(struct_size=ctypes.sizeof(_c.CStatistics))
+        _c.call("session_statistics", self._handle, _SCOPES[scope], ctypes.byref(measured))
+        return Statistics(**{field.name: getattr(measured, field.name) for field in dataclasses.fields(Statistics)})
+
+    @property
+    def description(self) -> str:
+        """What is in force, line by line: equal on all ranks."""
+        text = ctypes.c_char_p()
+        _c.call("session_description", self._handle, ctypes.byref(text))
+        return (text.value or b"").decode(errors="replace")
+
+    @property
+    def residual_bytes(self) -> int:
+        """Memory for residuals."""
+        size = ctypes.c_size_t()
+        _c.call("session_counts", self._handle, None, None, None, ctypes.byref(size))
+        return size.value

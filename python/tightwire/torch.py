@@ -1,0 +1,423 @@
+"""Compressed synchronization for PyTorch's DistributedDataParallel.
+
+    ddp = DistributedDataParallel(model)
+    sync = tightwire.torch.attach(ddp, "int8:block=256", exact=["*.bias", "*norm*"])
+"""
+
+import ctypes
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from ._c import Error, Status
+from ._meeting import meet
+from ._session import Communicator, Session, Statistics
+
+# No deferred annotations in this file: DistributedDataParallel looks at those of its hook.
+
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_FORMAT = 1  # of state_dict()
+
+
+class _Bucket:
+    """A bucket of the Session: parameters that are reduced by one call."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self.number = number
+        self.pointers = (ctypes.c_void_p * count)()
+        self.missing = count  # gradients that have not arrived in this step
+        self.waiting: list["_Arrival"] = []  # what cannot be completed before this bucket is
+
+
+class _Arrival:
+    """A bucket of DDP under way. DDP groups parameters by its own lights and regroups them after the first step; ours stay."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self.buffer = buffer
+        self.future: Future[None] = Future()
+        self.left = 0  # buckets of ours that hold parameters of it
+        self.error: Optional[Error] = None
+
+    def result(self) -> Future[torch.Tensor]:
+        def deliver(_: Future[None]) -> torch.Tensor:
+            if self.error is not None:
+                raise self.error
+            return self.buffer
+
+        return self.future.then(deliver)
+
+
+class _Place:
+    """Where the gradient of a parameter belongs."""
+
+    def __init__(self, name: str, parameter: torch.nn.Parameter, bucket: _Bucket, position: int) -> None:
+        self.name, self.bucket, self.position = name, bucket, position
+        self.count, self.dtype = parameter.numel(), parameter.dtype
+
+
+class _Outcome:
+    """What a Sync shares with the thread that waits for it, which must not keep it alive."""
+
+    def __init__(self) -> None:
+        self.error: Optional[Error] = None  # what ended the synchronization, if something did
+        self.seconds = 0.0  # spent on completing what DDP waits for
+
+    def note(self, error: Error) -> None:
+        self.error = self.error or error
+
+
+def _complete(
+    session: Session,
+    communicator: Communicator,
+    started: "queue.SimpleQueue[Optional[_Bucket]]",
+    outcome: _Outcome,
+) -> None:
+    """Waits for buckets in the order of their start and completes what DDP waits for. Runs on a thread of its own."""
+    while (bucket := started.get()) is not None:
+        error: Optional[Error] = None
+        try:
+            session.wait(bucket.number)
+        except Error as failure:
+            error = failure
+            if failure.status != Status.NONFINITE:  # which all ranks know of; anything else they must hear of
+                outcome.note(failure)
+                _abort(communicator, str(failure))
+        began = time.perf_counter()
+        waiting, bucket.waiting = bucket.waiting, []
+        bucket.missing = len(bucket.pointers)  # before DDP goes on: the next step may begin at once
+        for arrival in waiting:
+            arrival.error = arrival.error or error
+            arrival.left -= 1
+            if arrival.left == 0:
+                arrival.future.set_result(None)
+        waiting.clear()
+        outcome.seconds += time.perf_counter() - began
+
+
+def _abort(communicator: Communicator, reason: str) -> None:
+    try:
+        communicator.abort(reason)
+    except Error:
+        pass  # it is closed already, or this is a child of fork()
+
+
+def _close(
+    owner: int,
+    session: Session,
+    communicator: Communicator,
+    started: "queue.SimpleQueue[Optional[_Bucket]]",
+    worker: threading.Thread,
+) -> None:
+    if os.getpid() != owner:
+        return
+    started.put(None)
+    if worker is not threading.current_thread():
+        worker.join(timeout=5)
+    session.close()
+    communicator.close()
+
+
+class Sync:
+    """Synchronizes the gradients of one DistributedDataParallel. Made by `attach`.
+
+    A step is a transaction: what the codec drops is added to the next step once this one counts. It counts as soon as the next
+    backward pass begins, or `commit`, `step` or `state_dict` is called; `rollback` undoes it instead. A step in which some rank
+    met a NaN or an infinity is undone on all ranks alike, as gradient scalers skip it.
+    """
+
+    def __init__(self, session: Session, communicator: Communicator, buckets: list[_Bucket], places: dict[int, _Place]):
+        self.session = session
+        self.communicator = communicator
+        self._hook_seconds = 0.0
+        self._buckets, self._places = buckets, places
+        self._missing = len(places)  # gradients of this step
+        self._kept = True  # what became of the last step that ended
+        self._open = False  # a step has begun and not been ended
+        self._started: "queue.SimpleQueue[Optional[_Bucket]]" = queue.SimpleQueue()
+        self._outcome = _Outcome()
+        arguments = (session, communicator, self._started)
+        self._worker = threading.Thread(target=_complete, args=(*arguments, self._outcome), name="tightwire", daemon=True)
+        self._worker.start()
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), *arguments, self._worker)
+
+    @property
+    def error(self) -> Optional[Error]:
+        """What ended the synchronization, if something did. DDP shows it as a RuntimeError from backward."""
+        return self._outcome.error
+
+    @property
+    def hook_seconds(self) -> float:
+        """Time that the hook itself has taken: on the thread that runs backward, and on the one that completes its futures.
+        Codecs and the wire work meanwhile, and are not in it; `statistics` has theirs."""
+        return self._hook_seconds + self._outcome.seconds
+
+    def _arrived(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        """A bucket of DDP holds its gradients."""
+        if self.error is not None:
+            raise self.error
+        if self._missing == len(self._places):
+            if self._open:
+                self.commit()
+            self._open = True
+        buffer = bucket.buffer()
+        arrival = _Arrival(buffer)
+        touched: dict[int, _Bucket] = {}
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            place = self._place(parameter, gradient)
+            place.bucket.pointers[place.position] = gradient.data_ptr()
+            place.bucket.missing -= 1
+            touched[place.bucket.number] = place.bucket
+        self._missing -= len(bucket.parameters())
+        arrival.left = len(touched)
+        for ours in touched.values():
+            ours.waiting.append(arrival)
+        for ours in touched.values():
+            if ours.missing == 0:
+                self.session.start_pointers(ours.number, ours.pointers)
+                self._started.put(ours)
+        if self._missing == 0:
+            self._missing = len(self._places)
+        return arrival.result()
+
+    def _place(self, parameter: torch.Tensor, gradient: torch.Tensor) -> _Place:
+        place = self._places.get(id(parameter))
+        if place is None:
+            raise Error(
+                Status.INVALID_ARGUMENT,
+                f"rank {self.communicator.rank}: the model changed after attaching: a parameter of shape "
+                f"{tuple(parameter.shape)} was not there then",
+            )
+        if gradient.numel() != place.count or gradient.dtype != place.dtype:
+            raise Error(
+                Status.INVALID_ARGUMENT,
+                f'rank {self.communicator.rank}: the model changed after attaching: the gradient of "{place.name}" has '
+                f"{gradient.numel()} elements of {gradient.dtype}; it had {place.count} of {place.dtype}",
+            )
+        if gradient.layout != torch.strided or gradient.device.type != "cpu":
+            raise Error(
+                Status.UNSUPPORTED,
+                f'rank {self.communicator.rank}: the gradient of "{place.name}" is {gradient.layout} on {gradient.device}; '
+                "it must be dense, in host memory",
+            )
+        if place.bucket.missing == 0:
+            raise Error(
+                Status.INVALID_ARGUMENT,
+                f'rank {self.communicator.rank}: the gradient of "{place.name}" came twice in a step',
+            )
+        return place
+
+    def _fail(self, failure: BaseException) -> None:
+        """No rank may wait for this one any more."""
+        self._outcome.note(failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure)))
+        _abort(self.communicator, str(failure))
+
+    def _end(self, keep: bool) -> bool:
+        if self._missing != len(self._places):
+            raise Error(
+                Status.INVALID_ARGUMENT,
+                f"rank {self.communicator.rank}: the step cannot end: {self._missing} gradients have not arrived",
+            )
+        if self._open:
+            self._open = False
+            if keep:
+                self._kept = self.session.commit()
+            else:
+                self.session.rollback()
+                self._kept = False
+        return self._kept
+
+    def commit(self) -> bool:
+        """Ends the step, so that what it dropped is added to the next one. False where it was undone, on every rank alike,
+        since some rank met a NaN or an infinity: do not use its gradients then. Once ended, says again what became of it."""
+        return self._end(True)
+
+    def rollback(self) -> None:
+        """Ends the step as if it had not happened: what was to be added to it will be added to the next. For a step whose
+        gradients are thrown away. Every rank must do the same."""
+        self._end(False)
+
+    def step(self, optimizer: torch.optim.Optimizer, scaler: Optional[Any] = None) -> bool:
+        """Ends the step and takes the optimizer's, or skips both alike on all ranks; true if it was taken.
+
+        With a gradient scaler: `scaler.step(optimizer)` and `scaler.update()`. A step that it skips is undone.
+        """
+        if scaler is None:
+            taken = self.commit()
+            if taken:
+                optimizer.step()
+            return taken
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() < before:  # how a scaler tells that it skipped the step
+            self.rollback()
+            return False
+        return self.commit()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to go on where it is, apart from model and optimizer: save one for each rank. Ends the step."""
+        self.commit()
+        state = torch.frombuffer(bytearray(self.session.save()), dtype=torch.uint8)
+        return {
+            "tightwire": _FORMAT,
+            "rank": self.communicator.rank,
+            "world_size": self.communicator.size,
+            "state": state,
+        }
+
+    def load_state_dict(self, state: Union[dict[str, Any], Sequence[dict[str, Any]]]) -> None:
+        """Goes on from this rank's state of a job of as many ranks, bit for bit; or from those of all ranks of a job of any
+        number, in any order, so that nothing is lost. Collective: on failure every rank gets an Error, and nothing changes."""
+        self._end(True)
+        if isinstance(state, dict):
+            self.session.restore(_state_bytes(state))
+        else:
+            self.session.restore_ranks([_state_bytes(each) for each in state])
+
+    def statistics(self, scope: str = "last step") -> Statistics:
+        """Bytes and times of "this step", the "last step" or "all steps" that ended."""
+        return self.session.statistics(scope)
+
+    @property
+    def description(self) -> str:
+        """What is in force: every parameter with its codec, every bucket; equal on all ranks."""
+        return self.session.description
+
+    def close(self) -> None:
+        """Gives connections and memory back. The model cannot run backward any more, since DDP keeps its hook."""
+        self._outcome.note(Error(Status.INVALID_ARGUMENT, "tightwire.torch: this synchronization was closed"))
+        self._finalizer()
+
+
+def _state_bytes(state: Any) -> bytes:
+    if not isinstance(state, dict) or state.get("tightwire") != _FORMAT or "state" not in state:
+        return b""  # which restoring refuses, on all ranks together
+    return bytes(state["state"].numpy().tobytes())
+
+
+def _hook(sync: Sync, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    began = time.perf_counter()
+    try:
+        return sync._arrived(bucket)
+    except BaseException as failure:
+        sync._fail(failure)
+        raise
+    finally:
+        sync._hook_seconds += time.perf_counter() - began
+
+
+def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
+    """What DDP reduces, in the order of the model."""
+    ignored = set(getattr(ddp, "parameters_to_ignore", ()))
+    return [(n, p) for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored]
+
+
+def _complaint(ddp: Any, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> Optional[str]:
+    """Why this model cannot be attached to, on this rank."""
+    if getattr(ddp, "_tightwire_attached", False):
+        return "this model is attached to already; DistributedDataParallel takes one hook"
+    for name, parameter in parameters:
+        if parameter.dtype not in _NAMES:
+            return f'"{name}" is {parameter.dtype}; known are {", ".join(map(str, _NAMES))}. Leave it to the model\'s own care'
+        if parameter.device.type != "cpu":
+            return f'"{name}" is on {parameter.device}; this version reduces in host memory'
+        if parameter.layout != torch.strided:
+            return f'"{name}" is {parameter.layout}; it must be dense'
+    for name, module in ddp.module.named_modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            return f'"{name}" makes sparse gradients, which are not supported; give it sparse=False'
+    return None
+
+
+def _words(codec: str, exact: Iterable[str], timeout: float, options: dict[str, Any]) -> str:
+    """The specification of a Session."""
+    words = [codec, f"timeout={timeout}"]
+    words += [f"exact={pattern}" for pattern in exact]
+    options = {"nonfinite": "skip_step", **options}
+    for name, value in options.items():
+        text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+        words.append(f"{name.replace('_', '-')}={text}")
+    return " ".join(words)
+
+
+def _group(parameters: list[tuple[str, torch.nn.Parameter]], first: int, most: int) -> list[list[int]]:
+    """Buckets of one type each, of at most so many bytes, from the last parameter to the first, which is about the order in
+    which backward makes gradients; the first bucket smaller, so that it starts early. As DDP makes them, but for good."""
+    groups: list[list[int]] = []
+    open_groups: dict[torch.dtype, tuple[list[int], int]] = {}
+    for index in reversed(range(len(parameters))):
+        parameter = parameters[index][1]
+        group, size = open_groups.get(parameter.dtype, ([], 0))
+        if not group:
+            groups.append(group)
+        group.append(index)
+        size += parameter.numel() * parameter.element_size()
+        full = size >= (first if group is groups[0] else most)
+        open_groups[parameter.dtype] = ([], 0) if full else (group, size)
+    return groups
+
+
+def _describe(ddp: Any, parameters: Iterable[tuple[str, torch.nn.Parameter]], specification: str) -> str:
+    lines = [f"options {specification}"]
+    lines += [f'"{name}" {tuple(p.shape)} {p.dtype} strides {p.stride()}' for name, p in parameters]
+    return "\n".join(lines)
+
+
+def attach(
+    ddp: DistributedDataParallel,
+    codec: str = "int8:block=256",
+    *,
+    exact: Iterable[str] = (),
+    timeout: float = 60.0,
+    address: Optional[str] = None,
+    **options: Any,
+) -> Sync:
+    """Has `ddp` reduce its gradients by tightwire from now on. Collective over its process group, before the first backward.
+
+    codec: which codec, and further words of a Session's specification: "int4:block=64 rule=head.*=bf16" (docs/python.md).
+    exact: patterns of the names of parameters that are sent whole; those of one dimension or under 1,024 elements always are.
+    timeout: seconds without progress after which a wait ends in an Error, on every rank.
+    address: "tcp://host:port" at which rank 0 of the group listens; by itself it finds one.
+    options: further options of the specification: feedback=False, nonfinite="error", seed=7, bucket_bytes=1 << 20.
+
+    Raises Error on every rank where one cannot go on, or where ranks differ, within `timeout`.
+    """
+    if not isinstance(ddp, DistributedDataParallel):
+        raise Error(Status.INVALID_ARGUMENT, f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
+    parameters = _parameters(ddp)
+    error = _complaint(ddp, parameters)
+    most = int(options.pop("bucket_bytes", getattr(ddp, "bucket_bytes_cap", 25 << 20)))
+    specification = _words(codec, exact, timeout, options)
+    description = _describe(ddp, parameters, specification)
+    communicator = meet(ddp.process_group, description, error, address, timeout)
+    session = Session(communicator, specification)
+    buckets: list[_Bucket] = []
+    places: dict[int, _Place] = {}
+    numbers = [session.add(name, p.shape, _NAMES[p.dtype]) for name, p in parameters]
+    for indices in _group(parameters, min(most, getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1 << 20)), most):
+        bucket = _Bucket(session.add_bucket([numbers[index] for index in indices]), len(indices))
+        buckets.append(bucket)
+        for position, index in enumerate(indices):
+            name, parameter = parameters[index]
+            places[id(parameter)] = _Place(name, parameter, bucket, position)
+    session.seal()
+    sync = Sync(session, communicator, buckets, places)
+    try:
+        ddp.register_comm_hook(sync, _hook)
+    except RuntimeError as failure:
+        sync._fail(failure)
+        raise Error(Status.INVALID_ARGUMENT, f"DistributedDataParallel takes one hook: {failure}") from failure
+    object.__setattr__(ddp, "_tightwire_attached", True)
+    return sync
+
+
+__all__ = ["Error", "Sync", "attach"]

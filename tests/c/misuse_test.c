@@ -1,0 +1,213 @@
+/* What cannot work is a status and a text that says why; nothing ends the process. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static void library(void) {
+  CHECK(tightwire_abi_version() == TIGHTWIRE_ABI_VERSION);
+  CHECK_FAILS(tightwire_require_abi(TIGHTWIRE_ABI_VERSION + 1), TIGHTWIRE_UNSUPPORTED, "was compiled for version 2");
+  CHECK(strcmp(tightwire_status_name(TIGHTWIRE_PEER_LOST), "peer_lost") == 0);
+  CHECK(strcmp(tightwire_status_name(99), "unknown") == 0 && strcmp(tightwire_status_name(-1), "unknown") == 0);
+  CHECK(strstr(tightwire_info(), tightwire_version()) != NULL && strstr(tightwire_info(), "int4") != NULL);
+}
+
+static void communicators(void) {
+  tightwire_communicator* communicator = NULL;
+  tightwire_rendezvous rendezvous = {.struct_size = sizeof rendezvous,
+                                     .rank = 3,
+                                     .size = 2,
+                                     .address = "file:///tmp/x",
+                                     .key = "key",
+                                     .timeout_ms = 1000};
+  CHECK_FAILS(tightwire_communicator_join(&rendezvous, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "rank");
+  rendezvous.struct_size = 0;
+  CHECK_FAILS(tightwire_communicator_join(&rendezvous, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "struct_size");
+  CHECK_FAILS(tightwire_communicator_join(NULL, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK_FAILS(tightwire_communicator_in_process(0, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "1 to 1024");
+  CHECK_FAILS(tightwire_communicator_gather(NULL, 1, 1000, NULL), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK(communicator == NULL && tightwire_communicator_rank(NULL) == -1);
+  tightwire_communicator_close(NULL);
+}
+
+static void specifications(tightwire_communicator* communicator) {
+  static const char* const kWrong[][2] = {
+      {"int9", "not known; known are exact"},
+      {"int8 int4", "\"int4\": not known"},
+      {"int8 colour=red", "\"colour=red\": not known; known are exact=, rule="},
+      {"exact=", "must be exact=PATTERN"},
+      {"int8 rule=*.weight", "must be rule=PATTERN=CODEC"},
+      {"int8 rule=*.weight=int9", "codec \"int9\""},
+      {"int8 feedback=maybe", "must be on or off"},
+      {"int8 operation=max", "must be mean or sum"},
+      {"int8 timeout=-1", "must be seconds above 0"},
+      {"int8 seed=one", "\"one\" is no such number"},
+      {"int8 nonfinite=ignore", "must be propagate, skip_step or error"},
+      {"int8 nonfinite=skip_step rollback=off", "skip_step needs rollback"},
+  };
+  for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
+    tightwire_session* session = NULL;
+    CHECK_FAILS(tightwire_session_open(communicator, kWrong[i][0], &session), TIGHTWIRE_INVALID_ARGUMENT, kWrong[i][1]);
+    CHECK(session == NULL);
+  }
+}
+
+/* Every word of a specification arrives: in the description, or in what the Session does. */
+static void options(tightwire_communicator* communicator) {
+  const int64_t shape[] = {64, 64};
+  tightwire_session* session = NULL;
+  const char* text = NULL;
+  CHECK_OK(tightwire_session_open(communicator,
+                                  " int4:block=32  operation=sum feedback=off rollback=off seed=42 nonfinite=error"
+                                  " rule=head.*=bf16 exact=*norm* small=compressed bucket-bytes=1 timeout=5.5\n",
+                                  &session));
+  CHECK_OK(tightwire_session_add(session, "body.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
+  CHECK_OK(tightwire_session_add(session, "head.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
+  CHECK_OK(tightwire_session_add(session, "body.norm", shape, 2, TIGHTWIRE_FLOAT16, NULL));
+  CHECK_OK(tightwire_session_add(session, "body.bias", shape, 1, TIGHTWIRE_BFLOAT16, NULL));
+  CHECK_OK(tightwire_session_seal(session));
+  CHECK_OK(tightwire_session_description(session, &text));
+  static const char* const kExpected[] = {"operation sum",
+                                          "error feedback off",
+                                          "rollback off",
+                                          "non-finite policy error",
+                                          "seed 42",
+                                          "\"body.weight\" [64,64] fp32 int4:block=32",
+                                          "\"head.weight\" [64,64] fp32 bf16",
+                                          "\"body.norm\" [64,64] fp16 exact",
+                                          "\"body.bias\" [64] bf16 int4:block=32",
+                                          "bucket 3 "};
+  for (size_t i = 0; i < sizeof kExpected / sizeof kExpected[0]; ++i)
+    if (strstr(text, kExpected[i]) == NULL) {
+      fprintf(stderr, "\"%s\" is not in:\n%s", kExpected[i], text);
+      exit(1);
+    }
+  tightwire_session_close(session);
+  CHECK_OK(tightwire_session_open(communicator, "exact=*", &session)); /* no codec: int8 */
+  tightwire_session_close(session);
+}
+
+static void sessions(tightwire_communicator* communicator) {
+  const int64_t shape[] = {4, 4}, negative[] = {-1};
+  float gradient[16] = {0};
+  void* pointer = gradient;
+  void* nothing = NULL;
+  tightwire_session* session = NULL;
+  const size_t unknown = 7;
+  CHECK_FAILS(tightwire_session_open(NULL, "int8", &session), TIGHTWIRE_INVALID_ARGUMENT, "handle is null");
+  CHECK_FAILS(tightwire_session_open(communicator, NULL, &session), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK_OK(tightwire_session_open(communicator, "exact nonfinite=error", &session));
+  CHECK_FAILS(tightwire_session_add(session, NULL, shape, 2, TIGHTWIRE_FLOAT32, NULL), TIGHTWIRE_INVALID_ARGUMENT,
+              "name");
+  CHECK_FAILS(tightwire_session_add(session, "w", negative, 1, TIGHTWIRE_FLOAT32, NULL), TIGHTWIRE_INVALID_ARGUMENT,
+              "-1");
+  CHECK_FAILS(tightwire_session_add(session, "w", shape, 2, (tightwire_type)9, NULL), TIGHTWIRE_INVALID_ARGUMENT,
+              "type 9");
+  CHECK_OK(tightwire_session_add(session, "w", shape, 2, TIGHTWIRE_FLOAT32, NULL));
+  CHECK_FAILS(tightwire_session_add(session, "w", shape, 2, TIGHTWIRE_FLOAT32, NULL), TIGHTWIRE_INVALID_ARGUMENT,
+              "before");
+  CHECK_FAILS(tightwire_session_add_bucket(session, &unknown, 1, NULL), TIGHTWIRE_INVALID_ARGUMENT, "no parameter 7");
+  CHECK_FAILS(tightwire_session_start(session, 0, &pointer, 1), TIGHTWIRE_INVALID_ARGUMENT, "call seal() first");
+  CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_INVALID_ARGUMENT, "not sealed");
+  CHECK_OK(tightwire_session_seal(session));
+  CHECK_FAILS(tightwire_session_seal(session), TIGHTWIRE_INVALID_ARGUMENT, "sealed");
+  CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_INVALID_ARGUMENT, "not started");
+  CHECK_FAILS(tightwire_session_start(session, 5, &pointer, 1), TIGHTWIRE_INVALID_ARGUMENT, "no bucket 5");
+  CHECK_FAILS(tightwire_session_start(session, 0, &nothing, 1), TIGHTWIRE_INVALID_ARGUMENT, "\"w\" is null");
+  CHECK_FAILS(tightwire_session_start(session, 0, &pointer, 2), TIGHTWIRE_INVALID_ARGUMENT, "2 pointers");
+  CHECK_FAILS(tightwire_session_statistics(session, TIGHTWIRE_ALL_STEPS, NULL), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  gradient[3] = INFINITY;
+  CHECK_OK(tightwire_session_start(session, 0, &pointer, 1));
+  CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_NONFINITE, "non-finite");
+  CHECK_OK(tightwire_session_rollback(session));
+  tightwire_session_close(session);
+  tightwire_session_close(NULL);
+}
+
+/* A child of fork() is told so, and closing there does not disturb the parent. */
+static void fork_after_use(tightwire_communicator* communicator) {
+  const int64_t shape[] = {4, 4};
+  float gradient[16] = {1};
+  void* pointer = gradient;
+  tightwire_session* session = NULL;
+  CHECK_OK(tightwire_session_open(communicator, "exact", &session));
+  CHECK_OK(tightwire_session_add(session, "w", shape, 2, TIGHTWIRE_FLOAT32, NULL));
+  CHECK_OK(tightwire_session_seal(session));
+  CHECK_OK(tightwire_session_start(session, 0, &pointer, 1)); /* so that there is a thread to lose */
+  CHECK_OK(tightwire_session_wait(session, 0));
+  const pid_t child = fork();
+  if (child == 0) {
+    CHECK_FAILS(tightwire_session_start(session, 0, &pointer, 1), TIGHTWIRE_UNSUPPORTED, "is a fork");
+    tightwire_session_close(session);
+    tightwire_communicator_close(communicator);
+    _exit(0);
+  }
+  int status = 1;
+  CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK_OK(tightwire_session_commit(session, NULL));
+  tightwire_session_close(session);
+}
+
+/* Two ranks, as threads. */
+struct pair {
+  tightwire_communicator* communicator;
+  const char* specification;
+  tightwire_status status;
+  char text[400];
+};
+
+static void* seal_as_told(void* argument) {
+  struct pair* rank = argument;
+  const int64_t shape[] = {64, 64};
+  tightwire_session* session = NULL;
+  CHECK_OK(tightwire_session_open(rank->communicator, rank->specification, &session));
+  CHECK_OK(tightwire_session_add(session, "w", shape, 2, TIGHTWIRE_FLOAT32, NULL));
+  rank->status = tightwire_session_seal(session);
+  snprintf(rank->text, sizeof rank->text, "%s", tightwire_last_error());
+  tightwire_session_close(session);
+  return NULL;
+}
+
+static void ranks_that_differ(void) {
+  tightwire_communicator* both[2];
+  CHECK_OK(tightwire_communicator_in_process(2, both));
+  struct pair ranks[2] = {{both[0], "int8", TIGHTWIRE_OK, ""}, {both[1], "int4", TIGHTWIRE_OK, ""}};
+  pthread_t threads[2];
+  for (int i = 0; i < 2; ++i) CHECK(pthread_create(&threads[i], NULL, seal_as_told, &ranks[i]) == 0);
+  for (int i = 0; i < 2; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(ranks[i].status == TIGHTWIRE_MISMATCH);
+    CHECK(strstr(ranks[i].text, "int8") != NULL && strstr(ranks[i].text, "int4") != NULL);
+  }
+  /* The text is of the thread that failed: this one never did so here. */
+  CHECK(strstr(tightwire_last_error(), "ranks disagree") == NULL);
+  for (int i = 0; i < 2; ++i) tightwire_communicator_close(both[i]);
+}
+
+static void a_rank_that_gives_up(void) {
+  tightwire_communicator* both[2];
+  uint64_t values[2];
+  CHECK_OK(tightwire_communicator_in_process(2, both));
+  CHECK_OK(tightwire_communicator_abort(both[1], "out of data"));
+  CHECK_FAILS(tightwire_communicator_gather(both[0], 1, 5000, values), TIGHTWIRE_PEER_LOST, "out of data");
+  for (int i = 0; i < 2; ++i) tightwire_communicator_close(both[i]);
+}
+
+int main(void) {
+  tightwire_communicator* alone = NULL;
+  library();
+  communicators();
+  CHECK_OK(tightwire_communicator_from_environment(&alone));
+  CHECK(tightwire_communicator_size(alone) == 1);
+  specifications(alone);
+  options(alone);
+  sessions(alone);
+  fork_after_use(alone);
+  tightwire_communicator_close(alone);
+  ranks_that_differ();
+  a_rank_that_gives_up();
+  return 0;
+}

@@ -1,0 +1,180 @@
+/* Ranks of a job through the C interface. With an argument: that many ranks as threads of this process; without: one
+ * rank of the job that the launcher describes. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <pthread.h>
+
+#include "check.h"
+
+enum { kRows = 96, kColumns = 64, kCount = kRows * kColumns, kBias = 64, kSteps = 4 };
+
+static float gradient_of(int rank, int step, int i) {
+  return (float)((i * 37 + rank * 11 + step * 5) % 101) / 50.0f - 1.0f + (float)rank;
+}
+
+/* FNV-1a, of what all ranks must hold alike. */
+static uint64_t hash_of(const float* values, size_t count) {
+  const unsigned char* bytes = (const unsigned char*)values;
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < count * sizeof(float); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return hash;
+}
+
+static void check_same_on_all_ranks(tightwire_communicator* communicator, uint64_t hash) {
+  const int size = tightwire_communicator_size(communicator);
+  uint64_t* hashes = malloc((size_t)size * sizeof(uint64_t));
+  CHECK(hashes != NULL);
+  CHECK_OK(tightwire_communicator_gather(communicator, hash, 20000, hashes));
+  for (int rank = 0; rank < size; ++rank) CHECK(hashes[rank] == hash);
+  free(hashes);
+}
+
+static tightwire_session* open_session(tightwire_communicator* communicator) {
+  const int64_t weight_shape[] = {kRows, kColumns};
+  const int64_t bias_shape[] = {kBias};
+  tightwire_session* session = NULL;
+  size_t weight = 9, bias = 9, first = 9, second = 9;
+  CHECK_OK(tightwire_session_open(communicator, "int8:block=64 exact=*.bias small=compressed timeout=20", &session));
+  CHECK_OK(tightwire_session_add(session, "layer.weight", weight_shape, 2, TIGHTWIRE_FLOAT32, &weight));
+  CHECK_OK(tightwire_session_add(session, "layer.bias", bias_shape, 1, TIGHTWIRE_FLOAT32, &bias));
+  CHECK(weight == 0 && bias == 1);
+  CHECK_OK(tightwire_session_add_bucket(session, &bias, 1, &first));
+  CHECK_OK(tightwire_session_add_bucket(session, &weight, 1, &second));
+  CHECK(first == 0 && second == 1);
+  CHECK_OK(tightwire_session_seal(session));
+  return session;
+}
+
+static void check_description(tightwire_session* session) {
+  const char* text = NULL;
+  CHECK_OK(tightwire_session_description(session, &text));
+  CHECK(strstr(text, "\"layer.weight\" [96,64] fp32 int8:block=64") != NULL);
+  CHECK(strstr(text, "\"layer.bias\" [64] fp32 exact") != NULL);
+  size_t parameters = 0, buckets = 0, ids[2] = {9, 9}, count = 0, residual_bytes = 0;
+  uint64_t steps = 9;
+  CHECK_OK(tightwire_session_counts(session, &parameters, &buckets, &steps, &residual_bytes));
+  CHECK(parameters == 2 && buckets == 2 && steps == 0 && residual_bytes >= kCount * sizeof(float));
+  CHECK_OK(tightwire_session_bucket(session, 1, ids, 2, &count));
+  CHECK(count == 1 && ids[0] == 0 && ids[1] == 9);
+}
+
+static void check_statistics(tightwire_session* session, int size) {
+  tightwire_statistics statistics = {.struct_size = sizeof statistics};
+  CHECK_OK(tightwire_session_statistics(session, TIGHTWIRE_LAST_STEP, &statistics));
+  CHECK(statistics.struct_size == sizeof statistics);
+  CHECK(statistics.calls == 2);
+  CHECK(statistics.gradient_bytes == (kCount + kBias) * sizeof(float));
+  CHECK(size == 1 || (statistics.sent_bytes > 0 && statistics.sent_bytes < 2 * statistics.gradient_bytes));
+  CHECK(statistics.nonfinite == 0);
+  /* A caller of an older version, whose structure ends after `calls`: nothing behind it is touched. */
+  tightwire_statistics older = {.struct_size = offsetof(tightwire_statistics, gradient_bytes), .gradient_bytes = 77};
+  CHECK_OK(tightwire_session_statistics(session, TIGHTWIRE_ALL_STEPS, &older));
+  CHECK(older.calls == 2 * kSteps && older.gradient_bytes == 77);
+}
+
+/* What is saved and restored, by this rank alone and from all ranks' states, gives the same bytes in the next step. */
+static void check_checkpoint(tightwire_communicator* communicator, tightwire_session* session, float* weight) {
+  const int rank = tightwire_communicator_rank(communicator);
+  float bias[kBias] = {0};
+  void* both[] = {weight, bias};
+  const void* saved = NULL;
+  size_t size = 0;
+  CHECK_OK(tightwire_session_save(session, &saved, &size));
+  CHECK(saved != NULL && size > kCount * sizeof(float));
+  void* state = malloc(size);
+  CHECK(state != NULL);
+  memcpy(state, saved, size);
+  CHECK_OK(tightwire_session_save(session, NULL, NULL)); /* gives the bytes back */
+  uint64_t hashes[2];
+  for (int run = 0; run < 2; ++run) {
+    for (int i = 0; i < kCount; ++i) weight[i] = gradient_of(rank, 9, i);
+    CHECK_OK(tightwire_session_all_reduce(session, both, 2));
+    CHECK_OK(tightwire_session_commit(session, NULL));
+    hashes[run] = hash_of(weight, kCount);
+    CHECK_OK(tightwire_session_restore(session, state, size));
+  }
+  CHECK(hashes[0] == hashes[1]);
+  CHECK_FAILS(tightwire_session_restore(session, state, size - 1), TIGHTWIRE_CORRUPT, "");
+  if (tightwire_communicator_size(communicator) == 1) {
+    const void* states[] = {state};
+    CHECK_OK(tightwire_session_restore_ranks(session, states, &size, 1));
+  }
+  free(state);
+}
+
+static void run_rank(tightwire_communicator* communicator) {
+  const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
+  CHECK(rank >= 0 && rank < size && strlen(tightwire_communicator_description(communicator)) > 0);
+  tightwire_session* session = open_session(communicator);
+  check_description(session);
+
+  static const double kStep = 2.0 / 127; /* an int8 step of values up to about 2 in magnitude */
+  float* weight = malloc(kCount * sizeof(float));
+  float bias[kBias];
+  CHECK(weight != NULL);
+  double worst = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < kCount; ++i) weight[i] = gradient_of(rank, step, i);
+    for (int i = 0; i < kBias; ++i) bias[i] = (float)(rank + i);
+    void* bias_pointer = bias;
+    void* weight_pointer = weight;
+    CHECK_OK(tightwire_session_start(session, 1, &weight_pointer, 1));
+    CHECK_OK(tightwire_session_start(session, 0, &bias_pointer, 1));
+    CHECK_OK(tightwire_session_wait(session, 0));
+    CHECK_OK(tightwire_session_wait(session, 1));
+    CHECK_OK(tightwire_session_wait(session, 1)); /* again: harmless */
+    int32_t kept = 0;
+    CHECK_OK(tightwire_session_commit(session, &kept));
+    CHECK(kept == 1);
+    for (int i = 0; i < kBias; ++i) CHECK(bias[i] == (float)i + (float)(size - 1) / 2);
+    for (int i = 0; i < kCount; ++i) {
+      double mean = 0;
+      for (int r = 0; r < size; ++r) mean += (double)gradient_of(r, step, i) / size;
+      worst = fmax(worst, fabs((double)weight[i] - mean));
+    }
+    check_same_on_all_ranks(communicator, hash_of(weight, kCount));
+  }
+  CHECK(worst < size * kStep && (size == 1 || worst > 0));
+  check_statistics(session, size);
+
+  /* A step undone leaves the Session usable, and its residuals as they were. */
+  void* both[] = {weight, bias};
+  CHECK_OK(tightwire_session_all_reduce(session, both, 2));
+  CHECK_OK(tightwire_session_rollback(session));
+  CHECK_OK(tightwire_session_all_reduce(session, both, 2));
+  CHECK_OK(tightwire_session_commit(session, NULL));
+  check_same_on_all_ranks(communicator, hash_of(weight, kCount));
+  check_checkpoint(communicator, session, weight);
+  free(weight);
+  tightwire_session_close(session);
+}
+
+static void* run_thread(void* communicator) {
+  run_rank(communicator);
+  tightwire_communicator_close(communicator);
+  return NULL;
+}
+
+int main(int argc, char** argv) {
+  CHECK_OK(tightwire_require_abi(TIGHTWIRE_ABI_VERSION));
+  if (argc < 2) {
+    tightwire_communicator* communicator = NULL;
+    CHECK_OK(tightwire_communicator_from_environment(&communicator));
+    run_rank(communicator);
+    const int size = tightwire_communicator_size(communicator);
+    if (tightwire_communicator_rank(communicator) == 0) printf("%d ranks agree\n", size);
+    tightwire_communicator_close(communicator);
+    return 0;
+  }
+  enum { kMost = 8 };
+  const int size = atoi(argv[1]);
+  CHECK(size >= 1 && size <= kMost);
+  tightwire_communicator* communicators[kMost];
+  pthread_t threads[kMost];
+  CHECK_OK(tightwire_communicator_in_process(size, communicators));
+  for (int rank = 0; rank < size; ++rank)
+    CHECK(pthread_create(&threads[rank], NULL, run_thread, communicators[rank]) == 0);
+  for (int rank = 0; rank < size; ++rank) CHECK(pthread_join(threads[rank], NULL) == 0);
+  printf("%d ranks agree\n", size);
+  return 0;
+}

@@ -1,0 +1,189 @@
+"""Communicators and Sessions from Python, without any framework."""
+
+import array
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import tightwire
+from tightwire import Communicator, Error, Session, Status
+
+COUNT = 64 * 48
+
+
+def gradient_of(rank: int, step: int = 0) -> "array.array[float]":
+    return array.array("f", (((i * 37 + rank * 11 + step * 5) % 101) / 50 - 1 for i in range(COUNT)))
+
+
+def on_threads(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
+    """What `body` returned on every rank; raises what the first one raised."""
+    results: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def run(communicator: Communicator) -> None:
+        with communicator:
+            try:
+                results[communicator.rank] = body(communicator)
+            except BaseException as error:
+                errors.append(error)
+                communicator.abort(str(error))
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in Communicator.in_process(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def sealed(communicator: Communicator, specification: str) -> Session:
+    session = Session(communicator, specification)
+    session.add("weight", (64, 48))
+    session.add("bias", [3], "float32")
+    session.seal()
+    return session
+
+
+class SessionTest(unittest.TestCase):
+    @contextlib.contextmanager
+    def fails(self, status: Status, text: str) -> Any:
+        with self.assertRaises(Error) as caught:
+            yield
+        self.assertIn(text, str(caught.exception))
+        self.assertEqual(caught.exception.status, status)
+
+    def test_ranks_agree(self) -> None:
+        def rank(communicator: Communicator) -> bytes:
+            with sealed(communicator, "int8:block=64 exact=bias") as session:
+                for step in range(3):
+                    weight, bias = gradient_of(communicator.rank, step), array.array("f", [communicator.rank] * 3)
+                    session.all_reduce([weight, bias])
+                    self.assertTrue(session.commit())
+                    self.assertEqual(list(bias), [1.0] * 3)
+                    mean = [sum(all_three) / 3 for all_three in zip(*(gradient_of(r, step) for r in range(3)))]
+                    self.assertLess(max(abs(a - b) for a, b in zip(weight, mean)), 0.06)
+                self.assertEqual(communicator.gather(communicator.rank + 5), [5, 6, 7])
+                self.assertIn('"bias" [3] fp32 exact', session.description)
+                self.assertGreaterEqual(session.residual_bytes, 4 * COUNT)
+                last, total = session.statistics(), session.statistics("all steps")
+                self.assertEqual((last.gradient_bytes, total.gradient_bytes), (4 * COUNT + 12, 3 * (4 * COUNT + 12)))
+                self.assertTrue(0 < last.sent_bytes < 2 * last.gradient_bytes)
+                return weight.tobytes()
+
+        self.assertEqual(len(set(on_threads(3, rank))), 1)
+
+    def test_one_waits_while_another_starts(self) -> None:
+        def rank(communicator: Communicator) -> None:
+            with Session(communicator, "int8:block=64") as session:
+                parameters = [session.add(f"w{i}", (64, 48)) for i in range(4)]
+                buckets = [session.add_bucket([parameter]) for parameter in reversed(parameters)]
+                session.seal()
+                self.assertEqual(session.buckets, [[3], [2], [1], [0]])
+                gradients = [gradient_of(communicator.rank, bucket) for bucket in buckets]
+                started = threading.Semaphore(0)
+                waiter = threading.Thread(target=lambda: [started.acquire() and session.wait(b) for b in buckets])
+                waiter.start()
+                for bucket in buckets:
+                    session.start(bucket, [gradients[bucket]])
+                    started.release()
+                waiter.join()
+                session.commit()
+                self.assertEqual(session.statistics().calls, 4)
+                self.assertLess(abs(gradients[2][0] - (gradient_of(0, 2)[0] + gradient_of(1, 2)[0]) / 2), 0.06)
+
+        on_threads(2, rank)
+
+    def test_states(self) -> None:
+        def rank(communicator: Communicator) -> bytes:
+            with sealed(communicator, "int4:block=32 small=compressed") as session:
+                bias = array.array("f", [0.1, 0.2, 0.3])
+                session.all_reduce([gradient_of(communicator.rank), bias])
+                session.commit()
+                state = session.save()
+                outcomes = []
+                for restore in (lambda: None, lambda: session.restore(state)):
+                    restore()
+                    weight = gradient_of(communicator.rank, 1)
+                    session.all_reduce([weight, array.array("f", bias)])
+                    session.rollback()
+                    outcomes.append(weight.tobytes())
+                self.assertEqual(outcomes[0], outcomes[1])
+                with self.fails(Status.CORRUPT, ""):
+                    session.restore(state[:-1])
+                return state
+
+        states = on_threads(2, rank)
+
+        def fewer(communicator: Communicator) -> None:
+            with sealed(communicator, "int4:block=32 small=compressed") as session:
+                session.restore_ranks(list(reversed(states)))
+                self.assertGreater(len(session.save()), 4 * COUNT)
+
+        on_threads(1, fewer)
+
+    def test_misuse(self) -> None:
+        with Communicator.from_environment() as alone:
+            self.assertEqual((alone.rank, alone.size), (0, 1))
+            for wrong, text in (("int9", "known are exact"), ("int8 x=1", '"x=1": not known')):
+                with self.fails(Status.INVALID_ARGUMENT, text):
+                    Session(alone, wrong)
+            session = sealed(alone, "int8")
+            weight, bias = gradient_of(0), array.array("f", [0] * 3)
+            with self.fails(Status.INVALID_ARGUMENT, "float64; known are float32"):
+                session.add("x", (2,), "float64")
+            with self.fails(Status.INVALID_ARGUMENT, "got 1 gradients for 2"):
+                session.all_reduce([weight])
+            with self.fails(Status.INVALID_ARGUMENT, "of 12 bytes; got 16"):
+                session.all_reduce([weight, array.array("f", [0] * 4)])
+            with self.fails(Status.INVALID_ARGUMENT, "read-only"):
+                session.all_reduce([weight, bytes(12)])
+            with self.fails(Status.INVALID_ARGUMENT, "not contiguous"):
+                session.all_reduce([weight, memoryview(array.array("f", [0] * 6))[::2]])
+            with self.fails(Status.INVALID_ARGUMENT, "there is no bucket 7"):
+                session.start(7, [weight])
+            with self.fails(Status.INVALID_ARGUMENT, "no such bucket"):
+                session.wait(7)
+            with self.fails(Status.INVALID_ARGUMENT, 'no scope "ever"'):
+                session.statistics("ever")
+            session.all_reduce([weight, bias])
+            session.close()
+            session.close()
+            with self.fails(Status.INVALID_ARGUMENT, "handle is null"):
+                session.commit()
+        with self.fails(Status.INVALID_ARGUMENT, "1 to 1024"):
+            Communicator.in_process(0)
+        with self.fails(Status.INVALID_ARGUMENT, "rank must be"):
+            Communicator.join(2, 2, "file:///tmp/x", "key")
+
+    def test_ranks_that_differ(self) -> None:
+        def rank(communicator: Communicator) -> None:
+            sealed(communicator, ["int8", "int4"][communicator.rank])
+
+        with self.fails(Status.MISMATCH, "int4"):
+            on_threads(2, rank)
+
+    def test_a_rank_that_never_comes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, self.fails(Status.TIMEOUT, "rank 1"):
+            Communicator.join(0, 2, f"file://{folder}/meeting", "key", timeout=0.3)
+
+    def test_the_command(self) -> None:
+        def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+            command = [sys.executable, "-m", "tightwire", *arguments]
+            return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+
+        shown = run("info")
+        self.assertEqual(shown.returncode, 0)
+        self.assertIn(f"tightwire {tightwire.__version__}, wire version", shown.stdout)
+        self.assertIn("usage", run("inform").stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
