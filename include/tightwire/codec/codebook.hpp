@@ -50,18 +50,21 @@ struct CodebookArithmetic {
   /// How many of the boundaries from `I` on a magnitude has reached.
   template <int I>
   TIGHTWIRE_HD static constexpr auto levels_below(const auto& magnitude) {
-    if constexpr (I == Levels::count)
+    if constexpr (I == Levels::count) {
       return as_unsigned(magnitude & 0);
-    else
-      return levels_below<I + 1>(magnitude) + select(magnitude >= as_int(to_bits(Levels::boundary(I))),
-                                                     as_unsigned(magnitude & 0) | 1u, as_unsigned(magnitude & 0));
+    } else {
+      constexpr int kBoundary = as_int(to_bits(Levels::boundary(I)));
+      return levels_below<I + 1>(magnitude) +
+             select(magnitude >= kBoundary, as_unsigned(magnitude & 0) | 1u, as_unsigned(magnitude & 0));
+    }
   }
   template <int I>
   TIGHTWIRE_HD static constexpr auto value_bits(const auto& index) {
+    constexpr std::uint32_t kValue = to_bits(Levels::value(I));
     if constexpr (I == 0)
-      return as_unsigned(index & 0) | to_bits(Levels::value(0));
+      return as_unsigned(index & 0) | kValue;
     else
-      return select(index >= I, as_unsigned(index & 0) | to_bits(Levels::value(I)), value_bits<I - 1>(index));
+      return select(index >= I, as_unsigned(index & 0) | kValue, value_bits<I - 1>(index));
   }
   template <int I>
   TIGHTWIRE_HD static constexpr auto level_at(const auto& index) {
