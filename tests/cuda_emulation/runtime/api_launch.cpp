@@ -83,7 +83,9 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments
                 .declared_shared = kernel->shared_bytes,
                 .dynamic_shared = static_cast<std::uint32_t>(shared),
                 .ordered = kernel->ordered,
-                .body = [=] { kernel->body(reinterpret_cast<const std::byte*>(parameters->data())); }};
+                .body = [=] { kernel->body(reinterpret_cast<const std::byte*>(parameters->data())); },
+                .parameters = {reinterpret_cast<std::uintptr_t>(memory),
+                               reinterpret_cast<std::uintptr_t>(memory) + bytes, nullptr}};
   enqueue(stream, std::string("kernel ") + kernel->name, [launch = std::move(launch)] {
     Engine::of_thread().run(launch);
     return true;

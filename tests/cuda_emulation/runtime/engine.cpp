@@ -213,6 +213,8 @@ Range Engine::find_range(std::uintptr_t address, std::size_t bytes, bool writes)
   if (holds(stack, kStack)) return {stack, stack + kStack, nullptr};
   const auto shared = reinterpret_cast<std::uintptr_t>(shared_memory);
   if (holds(shared, shared_bytes)) return {shared, shared + shared_bytes, shared_written};
+  if (!writes && holds(launch_->parameters.begin, launch_->parameters.end - launch_->parameters.begin))
+    return launch_->parameters;
   const auto next = std::upper_bound(ranges_.begin(), ranges_.end(), address,
                                      [](std::uintptr_t at, const Range& range) { return at < range.begin; });
   if (next != ranges_.begin() && address + bytes <= std::prev(next)->end) return last_range = *std::prev(next);

@@ -37,6 +37,7 @@ struct Launch {
   std::uint32_t declared_shared = 0, dynamic_shared = 0;
   bool ordered = false;
   std::function<void()> body;  ///< one thread's work
+  Range parameters{};          ///< which kernels may take the addresses of
 };
 
 /// Runs the blocks of a grid one after the other on the calling thread, each thread of a block as a fiber that gives up

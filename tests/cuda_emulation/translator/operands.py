@@ -67,7 +67,7 @@ class Operands:
         if ptx_type == "pred":
             if operand.startswith("!"):
                 return "!" + self.read(operand[1:], ptx_type)
-            return operand if operand in ("0", "1") else self.variable(operand)
+            return {"0": "false", "1": "true", "-1": "true"}.get(operand) or self.variable(operand)
         if operand in self.registers:
             return self.as_type(self.variable(operand), ptx_type)
         if operand in SPECIAL:
