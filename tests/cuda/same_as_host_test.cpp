@@ -1,155 +1,26 @@
 // Bytes, residuals, outputs and counts of a device are those of the host, bit for bit, for every codec.
-#include <cmath>
-#include <limits>
 #include <string>
 
 #include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
 
-#include "device_calls.hpp"
+#include "comparisons.hpp"
 
 namespace tightwire::testing {
 namespace {
 
 using SameAsHost = OnDevice;
 
-/// A codec on both, the same.
-struct Both {
-  std::shared_ptr<const tightwire::Coder> host;
-  std::shared_ptr<const cuda::Coder> device;
-  std::size_t block;
-  explicit Both(const std::string& spec)
-      : host(parse_codec(spec).coder(ElementType::f32)), device(cuda::make_coder(spec)), block(host->block()) {}
-};
-
+Both both_of(const std::string& spec) { return {parse_codec(spec).coder(ElementType::f32), cuda::make_coder(spec)}; }
 std::vector<std::string> all_codecs() {
   std::vector<std::string> specs;
   for (const BuiltinCodec& codec : builtin_codecs()) specs.emplace_back(codec.name);
   return specs;
 }
 
-/// Gaussian elements with what is special among them: zeros, subnormals, extremes, and NaN and infinities if wanted, in
-/// blocks of their own and beside others.
-std::vector<float> elements(std::size_t count, std::size_t block, bool non_finite, std::uint64_t seed) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-  Random random(seed);
-  std::vector<float> x = random.gaussian(count);
-  constexpr float kSpecial[] = {0.0f, -0.0f, 1e-40f, -3e-39f, 6e-5f, 65519.0f, 65520.0f, 1e38f, -3.4e38f, 0.5f, -0.5f};
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t b = i / block;
-    if (b % 4 == 1) x[i] = 0.0f;
-    if (b % 4 == 2 && random.below(7) == 0) x[i] = kSpecial[random.below(std::size(kSpecial))];
-    if (b % 8 == 3) x[i] *= 1e-41f;
-  }
-  if (!non_finite || count == 0) return x;
-  for (const float special : {kNaN, kInfinity, -kInfinity, -kNaN, kInfinity}) x[random.below(count)] = special;
-  return x;
-}
-
-/// 0 to 3 blocks, less one and more one, and several tiles with a short last block.
-std::vector<std::size_t> sizes(std::size_t block) {
-  std::vector<std::size_t> sizes{0, 1, 2, 15, 16, 17};
-  for (const std::size_t blocks : {1, 2, 3})
-    for (const int more : {-1, 0, 1}) sizes.push_back(blocks * block + static_cast<std::size_t>(more + 1) - 1);
-  sizes.push_back(std::max<std::size_t>(2 * 1024, 2 * block) + 131);
-  return sizes;
-}
-
-struct Case {
-  ElementType type = ElementType::f32;
-  std::size_t count = 0;
-  bool non_finite = false;
-  bool feedback = false;
-  bool noisy = false;
-  Manner manner;
-  std::string text() const {
-    return std::string(to_string(type)) + ", " + std::to_string(count) + " elements" +
-           (non_finite ? ", not all finite" : "") + (feedback ? ", with feedback" : "") +
-           (noisy ? ", with noise" : "") + (manner.misalignment != 0 ? ", at odd addresses" : "") +
-           (manner.in_place ? ", in place" : "");
-  }
-};
-
-void expect_same_encoded(const Both& both, const Case& c, std::span<const float> x) {
-  const Noise noise{.seed = 0x0123456789abcdefu, .use = 3, .parameter = 5, .stream = 2, .first = 3 * both.block};
-  const Noise* const given = c.noisy ? &noise : nullptr;
-  std::optional<std::vector<float>> residual;
-  if (c.feedback) residual = Random(c.count + 1).gaussian(c.count, 0.25);
-  const EncodeOutput expected = encode(*both.host, c.type, x, residual, given);
-  const EncodeOutput actual = encode(*both.device, c.type, x, residual, given, c.manner);
-  ASSERT_TRUE(same_bytes(actual.wire, expected.wire)) << "wire";
-  ASSERT_TRUE(same_bits(actual.residual, expected.residual)) << "residual";
-  ASSERT_EQ(actual.nonfinite, expected.nonfinite);
-  ASSERT_TRUE(same_bits(decode(*both.device, c.type, expected.wire, c.count, c.manner),
-                        decode(*both.host, c.type, expected.wire, c.count)))
-      << "decoded";
-}
-
-/// `own`: our place among three ranks; 3 for none.
-void expect_same_combined(const Both& both, const Case& c, std::size_t own, bool encoded, float divisor) {
-  const Noise sender{.seed = 11, .use = 1, .parameter = 2, .stream = 4, .first = 0};
-  const Noise owner{.seed = 11, .use = 1, .parameter = 2, .stream = 0, .first = 0};
-  CombineInput input;
-  input.type = c.type;
-  input.own = own;
-  input.divisor = divisor;
-  input.encoded = encoded;
-  std::vector<std::vector<std::byte>> wires;
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    input.contributions.push_back(elements(c.count, both.block, c.non_finite, 100 * rank + c.count));
-    wires.push_back(encode(*both.host, c.type, input.contributions.back()).wire);
-  }
-  if (own == 3) input.contributions.push_back(input.contributions[0]);
-  if (c.feedback) {
-    input.sender = Random(c.count + 2).gaussian(c.count, 0.25);
-    input.owner = Random(c.count + 3).gaussian(c.count, 0.25);
-  }
-  if (own == 3) input.sender.reset();
-  if (c.noisy) {
-    input.sender_noise = &sender;
-    input.owner_noise = &owner;
-  }
-  expect_combined(combine(*both.device, input, wires, c.manner), combine(*both.host, input, wires));
-}
-
-/// Cases that between them have everything with everything else; each codec begins with another.
-std::vector<Case> cases(const Both& both, std::size_t number) {
-  std::vector<Case> all;
-  for (const std::size_t count : sizes(both.block)) {
-    Case c;
-    c.count = count;
-    c.type = kElementTypes[number % 3];
-    c.non_finite = number % 4 >= 2;
-    c.feedback = number % 2 == 0;
-    c.noisy = number % 5 == 3;
-    c.manner = {.misalignment = number % 7 == 5   ? std::size_t{2 + number % 2}
-                                : number % 7 == 6 ? std::size_t{4}
-                                                  : 0,
-                .in_place = number % 6 == 0};
-    all.push_back(c);
-    ++number;
-  }
-  return all;
-}
-
-void expect_same(const std::string& spec, std::size_t number) {
-  const Both both(spec);
-  ASSERT_EQ(both.device->spec(), both.host->spec());
-  ASSERT_EQ(both.device->block(), both.host->block());
-  for (const Case& c : cases(both, number)) {
-    SCOPED_TRACE(spec + ": " + c.text());
-    use_schedule(c.count % schedules().size());
-    ASSERT_EQ(both.device->wire_bytes(c.count), both.host->wire_bytes(c.count));
-    const std::vector<float> x = elements(c.count, both.block, c.non_finite, c.count + number);
-    ASSERT_NO_FATAL_FAILURE(expect_same_encoded(both, c, x));
-    const float divisor = c.count % 2 == 0 ? 1.0f : c.count % 3 == 0 ? 3.0f : 4.0f;
-    ASSERT_NO_FATAL_FAILURE(expect_same_combined(both, c, c.count % 4, c.count % 5 != 4, divisor));
-  }
-}
-
 TEST_F(SameAsHost, EveryCodecAtEverySize) {
   std::size_t number = 0;
-  for (const std::string& spec : all_codecs()) ASSERT_NO_FATAL_FAILURE(expect_same(spec, number++));
+  for (const std::string& spec : all_codecs()) ASSERT_NO_FATAL_FAILURE(expect_same(both_of(spec), number++));
 }
 
 TEST_F(SameAsHost, BlocksOfAnySize) {
@@ -157,7 +28,7 @@ TEST_F(SameAsHost, BlocksOfAnySize) {
   for (const char* spec : {"int8:block=16", "int4:block=48", "int3:block=80", "int8:block=4080", "int4:block=4096",
                            "nvfp4:block=16", "nvfp4:block=48", "lloyd3:block=112", "int5-affine:block=208",
                            "sign:block=16", "fp8-e4m3:block=1024", "mxfp4:block=64"})
-    ASSERT_NO_FATAL_FAILURE(expect_same(spec, number++));
+    ASSERT_NO_FATAL_FAILURE(expect_same(both_of(spec), number++));
 }
 
 TEST_F(SameAsHost, Rotated) {
@@ -165,14 +36,14 @@ TEST_F(SameAsHost, Rotated) {
   for (const char* spec : {"hadamard:32+int4:block=32", "hadamard:256,seed=7+int8", "hadamard:4096+lloyd4",
                            "hadamard:1024,seed=81985529216486895+eden2", "hadamard:64+nvfp4", "hadamard:128+dense",
                            "hadamard:32+sign:block=64", "hadamard:512+bf16"})
-    ASSERT_NO_FATAL_FAILURE(expect_same(spec, number++));
+    ASSERT_NO_FATAL_FAILURE(expect_same(both_of(spec), number++));
 }
 
 /// Every type, with and without everything, for codecs of each kind.
 TEST_F(SameAsHost, EveryTypeAndMannerForCodecsOfEachKind) {
   for (const char* spec :
        {"int8", "int3", "nvfp4", "lloyd2", "int4-affine", "bf16", "fp16", "dense", "hadamard:64+int4"}) {
-    const Both both(spec);
+    const Both both = both_of(spec);
     for (const ElementType type : kElementTypes)
       for (unsigned bits = 0; bits < 16; ++bits) {
         const Case c{.type = type,
@@ -193,7 +64,7 @@ TEST_F(SameAsHost, EveryTypeAndMannerForCodecsOfEachKind) {
 /// A kernel that depends on an order of threads would show it here.
 TEST_F(SameAsHost, UnderEverySchedule) {
   for (const char* spec : {"int8", "nvfp4", "eden3", "hadamard:128+int4", "int6-affine", "qsgd4"}) {
-    const Both both(spec);
+    const Both both = both_of(spec);
     for (std::size_t schedule = 0; schedule < schedules().size(); ++schedule) {
       SCOPED_TRACE(std::string(spec) + " " + schedules()[schedule]);
       use_schedule(schedule);
@@ -207,7 +78,7 @@ TEST_F(SameAsHost, UnderEverySchedule) {
 /// Bytes that no encoder made give a value or a NaN, the same as on the host but for what a NaN carries.
 TEST_F(SameAsHost, AnyBytesDecode) {
   for (const std::string& spec : all_codecs()) {
-    const Both both(spec);
+    const Both both = both_of(spec);
     const std::size_t count = 2 * both.block + 13;
     Random random(count);
     std::vector<std::byte> wire(both.host->wire_bytes(count));
@@ -224,7 +95,7 @@ TEST_F(SameAsHost, AnyBytesDecode) {
 /// Many tiles, so that their number and places are right.
 TEST_F(SameAsHost, LargeSlices) {
   for (const char* spec : {"int8", "hadamard:64+int4"}) {
-    const Both both(spec);
+    const Both both = both_of(spec);
     const Case c{.count = 100'003, .feedback = true, .manner = {}};
     use_schedule(0);
     ASSERT_NO_FATAL_FAILURE(expect_same_encoded(both, c, elements(c.count, both.block, false, 1))) << spec;

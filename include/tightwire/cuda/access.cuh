@@ -6,8 +6,8 @@
 #include <tightwire/cuda/job.cuh>
 #include <tightwire/element.hpp>
 
-// Between memory and shared memory, where a tile lives: 16 bytes to an access where addresses allow it, and right at any
-// address. What is not aligned goes one by one, in loops that are small rather than fast.
+// Between memory and shared memory, where a tile lives: 16 bytes to an access where addresses allow it, and right at
+// any address. What is not aligned goes one by one, in loops that are small rather than fast.
 
 namespace tightwire::cuda::detail {
 

@@ -18,8 +18,8 @@
 
 namespace tightwire::cuda {
 
-/// Any BlockCodec on a device, for .cu files: `DeviceCoder coder(MyCodec{})`. Compile them with --fmad=false, or products
-/// and sums are rounded otherwise than on the host; linking tightwire::cuda does that.
+/// Any BlockCodec on a device, for .cu files: `DeviceCoder coder(MyCodec{})`. Compile them with --fmad=false, or
+/// products and sums are rounded otherwise than on the host; linking tightwire::cuda does that.
 ///
 /// A statistic of one's own may have `join(Stat)`, which takes another of the same part in; else one thread forms the
 /// statistic of a part alone.
@@ -28,7 +28,8 @@ class DeviceCoder final : public Coder {
  public:
   explicit DeviceCoder(C codec = {}) : rotated_{0, codec, 0}, rotation_{}, form_(checked_form(codec)) {}
   template <std::same_as<Rotated<C>> R>  // so that {} is a codec
-  explicit DeviceCoder(R rotated) : rotated_(rotated), rotation_(rotation_of(rotated)), form_(checked_form(rotated.codec)) {
+  explicit DeviceCoder(R rotated)
+      : rotated_(rotated), rotation_(rotation_of(rotated)), form_(checked_form(rotated.codec)) {
     tightwire::detail::check_rotation(rotated);
     form_ = host::form(rotated.codec, static_cast<std::size_t>(rotated.size));
   }
@@ -53,14 +54,16 @@ class DeviceCoder final : public Coder {
                                  .residual = {job.residual.before, job.residual.after},
                                  .wire = job.wire,
                                  .nonfinite = counter(nonfinite)};
-    launch("encode", detail::encode_kernel<C>, shape, detail::Workspace<C>::bytes(shape, mine.noise.given), mine, stream);
+    launch("encode", detail::encode_kernel<C>, shape, detail::Workspace<C>::bytes(shape, mine.noise.given), mine,
+           stream);
   }
 
   void combine(ElementType type, const tightwire::Coder::Combine& job, tightwire::Coder::NonFinite* met,
                Stream stream) const override {
     if (job.sources.size() > detail::kMostRanks)
       throw Error(Errc::unsupported, "combine of " + std::to_string(job.sources.size()) +
-                                         " contributions on a device; the most is " + std::to_string(detail::kMostRanks));
+                                         " contributions on a device; the most is " +
+                                         std::to_string(detail::kMostRanks));
     if (job.count == 0) return;
     const detail::Shape shape = shape_of(job.count);
     detail::CombineJob mine{.shape = shape,
@@ -130,9 +133,9 @@ class DeviceCoder final : public Coder {
     constexpr std::size_t kWithoutAsking = 48 * 1024;
     const auto* const function = reinterpret_cast<const void*>(kernel);
     if (shared_bytes > kWithoutAsking)
-      detail::check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(shared_bytes)),
-                    "cudaFuncSetAttribute", verb, C::name);
+      detail::check(
+          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          "cudaFuncSetAttribute", verb, C::name);
     const std::size_t tiles = (shape.count + shape.tile - 1) / shape.tile;
     if (tiles > std::numeric_limits<int>::max())
       throw Error(Errc::unsupported, std::string(verb) + " with " + std::string(C::name) + " of " +

@@ -20,11 +20,11 @@ inline constexpr unsigned kMostRanks = 128;
 
 /// An encoded slice and its parts.
 struct Shape {
-  std::size_t count;      ///< elements
-  std::size_t params;     ///< bytes
-  std::size_t codes_at;   ///< bytes
-  std::size_t codes;      ///< bytes
-  std::size_t bytes;      ///< in all
+  std::size_t count;                            ///< elements
+  std::size_t params;                           ///< bytes
+  std::size_t codes_at;                         ///< bytes
+  std::size_t codes;                            ///< bytes
+  std::size_t bytes;                            ///< in all
   unsigned block, part, parts_per_block, tile;  ///< elements
 };
 /// Of the randomized Hadamard transform. `size` 0: there is none.
@@ -78,8 +78,8 @@ struct DecodeJob {
   std::byte* out;
 };
 
-/// Elements to a tile: whole blocks, about kTile, and a number of whole 128 where that can be, so that the codes of every
-/// tile begin on 16 bytes.
+/// Elements to a tile: whole blocks, about kTile, and a number of whole 128 where that can be, so that the codes of
+/// every tile begin on 16 bytes.
 inline unsigned tile_of(const host::Form& form, bool rotated) {
   if (rotated) return static_cast<unsigned>(form.tile);  // non-finite elements are counted by tiles of the host
   std::size_t whole = form.grain;

@@ -34,12 +34,13 @@ __device__ int code_of(float x, const typename C::Scale& scale, const std::uint1
 
 /// How a tile is encoded.
 struct Put {
-  const std::uint16_t* noise;   ///< of the tile
-  ElementType rounded_to;       ///< values, before the difference is taken
-  bool codes;                   ///< wanted
+  const std::uint16_t* noise;  ///< of the tile
+  ElementType rounded_to;      ///< values, before the difference is taken
+  bool codes;                  ///< wanted
 };
 
-/// Codes and differences of a tile under its scales, and values in place of its elements. Returns how many elements of this thread's are not finite.
+/// Codes and differences of a tile under its scales, and values in place of its elements. Returns how many elements of
+/// this thread's are not finite.
 template <BlockCodec C>
 __device__ unsigned quantize(const Workspace<C>& work, const Shape& shape, unsigned count, const Put& put) {
   unsigned nonfinite = 0;
@@ -59,8 +60,8 @@ __device__ unsigned quantize(const Workspace<C>& work, const Shape& shape, unsig
 #pragma unroll
     for (unsigned k = 0; k < kGranule; ++k) {
       const float x = differences[k];
-      codes[k] = as_sent<C>(
-          lost ? code_of_zero : code_of<C>(x, scale, put.noise != nullptr ? put.noise + first + k : nullptr));
+      codes[k] = as_sent<C>(lost ? code_of_zero
+                                 : code_of<C>(x, scale, put.noise != nullptr ? put.noise + first + k : nullptr));
       values[k] = rounded(put.rounded_to, value_of<C>(codes[k], scale));
       differences[k] = is_finite(values[k]) ? x - values[k] : tightwire::detail::from_bits(kUnchanged);
       if (k >= valid)

@@ -19,18 +19,20 @@ __device__ T from_lane(const T& value, unsigned distance) {
   return __builtin_bit_cast(T, words);
 }
 
-/// Granules whose values lanes put together among themselves: a power of two up to a warp, of which parts are multiples.
+/// Granules whose values lanes put together among themselves: a power of two up to a warp, of which parts are
+/// multiples.
 __device__ inline unsigned granules_in_group(unsigned part) {
   unsigned granules = 2;  // a part is a multiple of 16 elements
   while (granules < 32 && part % (2 * granules * kGranule) == 0) granules *= 2;
   return granules;
 }
 
-/// For each part `finish(part, value)`, where the value joins `partial(granule)` of all its granules. Values are integers
-/// whose order does not matter. All threads of the block take part; `finish` runs in one of them for each part, and what
-/// it writes is there for all when this returns.
+/// For each part `finish(part, value)`, where the value joins `partial(granule)` of all its granules. Values are
+/// integers whose order does not matter. All threads of the block take part; `finish` runs in one of them for each
+/// part, and what it writes is there for all when this returns.
 template <class T, class Partial, class Finish>
-__device__ void for_parts(unsigned count, unsigned part, std::byte* memory, const Partial& partial, const Finish& finish) {
+__device__ void for_parts(unsigned count, unsigned part, std::byte* memory, const Partial& partial,
+                          const Finish& finish) {
   T* const groups = reinterpret_cast<T*>(memory);
   const unsigned granules = (count + kGranule - 1) / kGranule;
   const unsigned in_group = granules_in_group(part);

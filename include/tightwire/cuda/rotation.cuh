@@ -26,7 +26,8 @@ __device__ inline Piece piece_of(unsigned i, unsigned count, unsigned size) {
   return {begin, 0};
 }
 
-/// See host::Rotation, which the order of additions is from. In shared memory, in place; begins and ends with a barrier.
+/// See host::Rotation, which the order of additions is from. In shared memory, in place; begins and ends with a
+/// barrier.
 __device__ inline void rotate(float* x, unsigned count, const Rotation& rotation, bool forward) {
   using tightwire::detail::from_bits, tightwire::detail::to_bits;
   // On the way there scale and signs come first, on the way back the signs last.

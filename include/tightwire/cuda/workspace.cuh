@@ -25,17 +25,17 @@ template <BlockCodec C>
 struct Workspace {
   using Stat = typename C::Stat;
 
-  float* x;                    ///< elements, then what they decode to
-  float* differences;          ///< what the decoded elements miss
-  Stat* stats;                 ///< of the parts
-  typename C::Scale* scales;   ///< of the parts
-  SharedOf<C>* shared;         ///< of the blocks, where they consist of parts
-  unsigned* nonfinite_input;   ///< of the parts: not 0 if an element is not finite
-  unsigned* counters;          ///< see Count
-  std::byte* groups;           ///< partial statistics
-  std::uint16_t* noise;        ///< random bits
-  std::byte* params;           ///< as they go on the wire
-  std::byte* codes;            ///< as they go on the wire
+  float* x;                   ///< elements, then what they decode to
+  float* differences;         ///< what the decoded elements miss
+  Stat* stats;                ///< of the parts
+  typename C::Scale* scales;  ///< of the parts
+  SharedOf<C>* shared;        ///< of the blocks, where they consist of parts
+  unsigned* nonfinite_input;  ///< of the parts: not 0 if an element is not finite
+  unsigned* counters;         ///< see Count
+  std::byte* groups;          ///< partial statistics
+  std::uint16_t* noise;       ///< random bits
+  std::byte* params;          ///< as they go on the wire
+  std::byte* codes;           ///< as they go on the wire
 
   TIGHTWIRE_HD Workspace(const Shape& shape, Carver& carver) {
     const std::size_t parts = (shape.tile + shape.part - 1) / shape.part;

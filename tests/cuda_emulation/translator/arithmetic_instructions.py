@@ -110,11 +110,14 @@ def bit_operation(kernel, name, modifiers, operands):
 
 
 def sign_operation(kernel, name, modifiers, operands):
-    """neg and abs; of floats they change the sign bit and no more."""
+    """neg, abs and copysign; of floats they change the sign bit and no more."""
     ptx_type = modifiers[-1]
     if ptx_type in FLOATS:
         bits = raw(ptx_type)
         top = "0x80000000u" if ptx_type == "f32" else "0x8000000000000000ull"
+        if name == "copysign":
+            sign, rest = (kernel.read(o, bits) for o in operands[1:])
+            return kernel.write(operands[0], bits, f"({sign} & {top}) | ({rest} & ~{top})")
         changed = f"{kernel.read(operands[1], bits)} " + (f"^ {top}" if name == "neg" else f"& ~{top}")
         return kernel.write(operands[0], bits, changed)
     x, unsigned = kernel.read(operands[1], ptx_type), UNSIGNED[BYTES[ptx_type]]

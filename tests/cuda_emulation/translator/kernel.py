@@ -110,7 +110,7 @@ class Kernel(Operands):
             return arithmetic.comparison(self, modifiers, operands)
         if name == "selp":
             return arithmetic.select(self, modifiers, operands)
-        if name in ("neg", "abs"):
+        if name in ("neg", "abs", "copysign"):
             return arithmetic.sign_operation(self, name, modifiers, operands)
         if ptx_type in FLOATS:
             return arithmetic.float_arithmetic(self, name, modifiers, operands)
