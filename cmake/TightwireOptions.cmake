@@ -12,7 +12,10 @@ mark_as_advanced(TIGHTWIRE_PYTHON_PACKAGE)
 option(TIGHTWIRE_INSTALL "Generate the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(TIGHTWIRE_WARNINGS_AS_ERRORS "Treat the compiler's warnings about tightwire as errors" ${PROJECT_IS_TOP_LEVEL})
 
-# AUTO takes what the machine has, ON insists, OFF leaves out.
+# AUTO takes what the machine has, ON insists, OFF leaves out. Kernels take minutes to compile: not in a user's project unasked.
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(TIGHTWIRE_CUDA OFF CACHE STRING "Build the CUDA part (AUTO, ON, OFF)")
+endif()
 foreach(part UCX CUDA NCCL MPI TORCH)
   set(TIGHTWIRE_${part} AUTO CACHE STRING "Build the ${part} part (AUTO, ON, OFF)")
   set_property(CACHE TIGHTWIRE_${part} PROPERTY STRINGS AUTO ON OFF)

@@ -23,8 +23,6 @@ struct Table<std::tuple<C...>> {
 
 }  // namespace
 
-static_assert(Coder::kMostSources == 128, "as many as kernels take (cuda/job.cuh)");
-
 std::shared_ptr<const Coder> make_coder(std::string_view spec) {
   const auto [name, settings] = tightwire::detail::CodecReader(spec).read_block_codec();
   for (const Entry& entry : Table<BuiltinCodecs>::entries)

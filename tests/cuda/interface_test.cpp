@@ -68,7 +68,7 @@ TEST(CudaInterface, CallsReturnBeforeKernelsRun) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   const std::vector<float> x(256, 1.5f);
-  const auto coder = cuda::make_coder("int8");
+  const auto coder = cuda::make_coder("dense");
   DeviceBytes data(as_bytes(x)), wire(coder->wire_bytes(x.size())), out(4 * x.size());
   coder->encode(ElementType::f32, {data.data(), {}, x.size(), wire.data()}, nullptr, stream);
   coder->decode(ElementType::f32, {wire.data(), x.size(), out.data()}, stream);

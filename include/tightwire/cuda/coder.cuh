@@ -99,6 +99,7 @@ class DeviceCoder final : public Coder {
   }
 
  private:
+  static_assert(kMostSources == detail::kMostRanks);
   static host::Form checked_form(const C& codec) {
     tightwire::detail::check_block(codec);
     return host::form(codec);

@@ -226,9 +226,11 @@ Range find_range(std::uintptr_t address, std::size_t bytes, bool writes) {
 }
 void fault(cudaError_t error, const char* what, std::uintptr_t address, std::size_t bytes) {
   std::string why = what;
-  if (bytes != 0) why += ": " + std::to_string(bytes) + " bytes, ";
-  if (bytes != 0 && address > kWarpSize * kWarpSize * 1024) why += describe(address);
-  if (bytes != 0 && address <= kWarpSize * kWarpSize * 1024) why += "at " + std::to_string(address);
+  if (bytes != 0) {
+    const bool within_shared = address < Engine::kMostShared + bytes;  // such addresses begin at 0
+    why += ": " + std::to_string(bytes) + " bytes, ";
+    why += within_shared ? "byte " + std::to_string(address) + " of shared memory" : describe(address);
+  }
   Engine::of_thread().fail(error, why);
 }
 

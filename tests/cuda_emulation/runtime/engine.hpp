@@ -44,6 +44,8 @@ struct Launch {
 /// control where it waits for others.
 class Engine {
  public:
+  static constexpr std::size_t kMostShared = 228 * 1024;
+
   static Engine& of_thread();
 
   /// The error the kernel ended with, which has been reported.
@@ -62,7 +64,6 @@ class Engine {
 
  private:
   static constexpr std::size_t kStack = 64 * 1024;
-  static constexpr std::size_t kMostShared = 228 * 1024;
 
   static void fiber_main();
   void prepare(const Launch& launch);
