@@ -63,8 +63,8 @@ def violations(root):
             yield f"{name}: includes a backend's header"
         if CONDITIONAL.search(text) and not name.startswith("detail/"):
             yield f"{name}: preprocessor conditional outside detail/"
-    for folder in ("include", "src", "transports", "bindings", "tools", "tests", "bench", "examples"):
-        for path in sorted((root / folder).rglob("*.[hc]pp")):
+    for folder in ("include", "src", "transports", "bindings", "python", "tools", "tests", "bench", "examples"):
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in {".hpp", ".cpp", ".h", ".c", ".py"}):
             lines = path.read_text().count("\n")
             if lines > LONGEST_FILE:
                 yield f"{path.relative_to(root)}: {lines} lines, more than {LONGEST_FILE}"
