@@ -4,11 +4,21 @@
 #
 #   bench/network.sh RANKS RATE_MBIT -- program args...      one namespace per rank, e.g.
 #   bench/network.sh 2 1000 -- build/release/bin/all_reduce_bench --sizes 25 --link-mbit 1000
+#   bench/network.sh --per-node 2 4 1000 -- program ...      nodes of two ranks, which share the link of their namespace
+#                                                            and reach each other through memory, but nobody else
 set -euo pipefail
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+per_node=1
+if [[ ${1-} == --per-node ]]; then
+  [[ ${2-} =~ ^[1-9][0-9]*$ ]] || usage
+  per_node=$2
+  shift 2
+fi
 [[ $# -ge 4 && $3 == -- && $1 =~ ^[0-9]+$ && $2 =~ ^[0-9]+$ ]] || usage
 ranks=$1 rate=$2
+((ranks % per_node == 0)) || usage
+nodes=$((ranks / per_node))
 shift 3
 [[ $(id -u) == 0 ]] || { echo "network.sh: network namespaces need root" >&2; exit 1; }
 command -v ip tc >/dev/null || { echo "network.sh: iproute2 is missing (apt-get install iproute2)" >&2; exit 1; }
@@ -16,8 +26,8 @@ command -v ip tc >/dev/null || { echo "network.sh: iproute2 is missing (apt-get 
 # A name of its own per run, so that two runs do not meet.
 prefix=tw$$
 cleanup() {
-  local rank
-  for ((rank = 0; rank < ranks; rank++)); do ip netns del "$prefix-$rank" 2>/dev/null || true; done
+  local node
+  for ((node = 0; node < nodes; node++)); do ip netns del "$prefix-$node" 2>/dev/null || true; done
   ip netns del "$prefix-switch" 2>/dev/null || true
 }
 trap cleanup EXIT
@@ -27,24 +37,36 @@ shape() { tc -n "$1" qdisc add dev "$2" root tbf rate "${rate}mbit" burst 256kb 
 ip netns add "$prefix-switch"
 ip -n "$prefix-switch" link add bridge0 type bridge
 ip -n "$prefix-switch" link set bridge0 mtu 9000 up
-for ((rank = 0; rank < ranks; rank++)); do
-  host=$prefix-$rank
+for ((node = 0; node < nodes; node++)); do
+  host=$prefix-$node
   ip netns add "$host"
   ip -n "$host" link set lo up
-  ip -n "$prefix-switch" link add "port$rank" type veth peer name eth1 netns "$host"
-  ip -n "$prefix-switch" link set "port$rank" mtu 9000 master bridge0 up
+  ip -n "$prefix-switch" link add "port$node" type veth peer name eth1 netns "$host"
+  ip -n "$prefix-switch" link set "port$node" mtu 9000 master bridge0 up
   ip -n "$host" link set eth1 mtu 9000 up
-  ip -n "$host" addr add "10.77.0.$((rank + 1))/24" dev eth1
+  ip -n "$host" addr add "10.77.0.$((node + 1))/24" dev eth1
   shape "$host" eth1
-  shape "$prefix-switch" "port$rank"
+  shape "$prefix-switch" "port$node"
 done
 
 key=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
+export TIGHTWIRE_WORLD_SIZE=$ranks TIGHTWIRE_JOB_KEY=$key TIGHTWIRE_RENDEZVOUS=tcp://10.77.0.1:29500 UCX_NET_DEVICES=eth1
 pids=()
-for ((rank = 0; rank < ranks; rank++)); do
-  # Namespaces share this machine's memory, so UCX must be told to use the network.
-  ip netns exec "$prefix-$rank" env TIGHTWIRE_RANK=$rank TIGHTWIRE_WORLD_SIZE=$ranks TIGHTWIRE_JOB_KEY="$key" \
-    TIGHTWIRE_RENDEZVOUS=tcp://10.77.0.1:29500 UCX_TLS=tcp,self UCX_NET_DEVICES=eth1 "$@" &
+for ((node = 0; node < nodes; node++)); do
+  if ((per_node == 1)); then
+    # Namespaces share this machine's memory, so UCX must be told to use the network.
+    ip netns exec "$prefix-$node" env TIGHTWIRE_RANK=$node UCX_TLS=tcp,self "$@" &
+  else
+    # Processes of other nodes are out of sight, and so is their memory.
+    # shellcheck disable=SC2016
+    ip netns exec "$prefix-$node" unshare --pid --ipc --mount-proc --fork --kill-child bash -c '
+      mount -t tmpfs tmpfs /dev/shm
+      first=$1 count=$2 status=0 pids=()
+      shift 2
+      for ((i = 0; i < count; i++)); do TIGHTWIRE_RANK=$((first + i)) "$@" & pids+=($!); done
+      for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
+      exit $status' node $((node * per_node)) "$per_node" "$@" &
+  fi
   pids+=($!)
 done
 status=0

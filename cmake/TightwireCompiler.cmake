@@ -20,15 +20,16 @@ set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
 if(TIGHTWIRE_WARNINGS_AS_ERRORS)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
-add_compile_options(-Wall -Wextra -Wconversion -Wshadow)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wconversion> $<$<COMPILE_LANGUAGE:CXX>:-Wshadow>)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  add_compile_options(-Wno-sign-conversion)  # in clang part of -Wconversion
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-sign-conversion>)  # in clang part of -Wconversion
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  add_compile_options(-Wno-restrict)  # g++ 12 at -O3 sees overlaps in std::string that are not there (GCC bug 105651)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)  # g++ 12 at -O3 sees overlaps in std::string that are not there (GCC bug 105651)
 endif()
 # No fused multiply-add where two operations are written, or hosts would round differently.
-add_compile_options(-ffp-contract=off)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
 # tightwire_instantiates_loops([FOR_USE] <source>...): files in which the loops of codecs are compiled. Everything is inlined
 # into them, and to watch the scope of each of the thousands of temporaries takes AddressSanitizer minutes. Those for use are

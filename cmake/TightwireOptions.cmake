@@ -41,6 +41,8 @@ if(NOT TIGHTWIRE_UCX STREQUAL "OFF")
   endif()
 endif()
 
+include(${CMAKE_CURRENT_LIST_DIR}/TightwireCuda.cmake)
+
 set(tightwire_torch_lacks "")
 if(NOT TIGHTWIRE_BUILD_EXAMPLES)
   set(tightwire_torch_lacks "examples are not built")

@@ -14,13 +14,15 @@ LAYERS = [
     ["element.hpp", "noise.hpp", "workspace.hpp", "statistics.hpp"],
     ["codec/"],
     ["coder.hpp", "momentum.hpp"],
+    ["cuda.hpp"],
+    ["host/layout.hpp", "host/loops.hpp"],
+    ["cuda/"],
     ["host/"],
     ["builtin_codecs.hpp"],
     ["any_codec.hpp", "low_rank/settings.hpp", "sparse/settings.hpp"],
     ["codec.hpp"],
-    ["transport.hpp"],
+    ["transport.hpp", "hierarchy.hpp"],
     ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "sharded_plan.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp"],
-    ["hierarchy.hpp"],
     ["hierarchical_plan.hpp"],
     ["state.hpp"],
     ["saved_state.hpp"],
@@ -41,15 +43,19 @@ INCLUDE = re.compile(r"#include <tightwire/([^>]+)>")
 
 
 def layer(name):
+    """A file by its own name comes before the folder it is in."""
     for level, members in enumerate(LAYERS):
-        if any(name == m or (m.endswith("/") and name.startswith(m)) for m in members):
+        if name in members:
+            return level
+    for level, members in enumerate(LAYERS):
+        if any(m.endswith("/") and name.startswith(m) for m in members):
             return level
     return None
 
 
 def violations(root):
     include = root / "include" / "tightwire"
-    for path in sorted(include.rglob("*.hpp")):
+    for path in sorted([*include.rglob("*.hpp"), *include.rglob("*.cuh")]):
         name, text = str(path.relative_to(include)), path.read_text()
         own = layer(name)
         if own is None:
@@ -59,12 +65,15 @@ def violations(root):
             other = layer(included)
             if other is None or other > own:
                 yield f"{name}: includes {included}, which is above it"
-        if BACKEND.search(text):
+        if BACKEND.search(text) and path.suffix != ".cuh":
             yield f"{name}: includes a backend's header"
+        if name.startswith("cuda/") != (path.suffix == ".cuh"):
+            yield f"{name}: headers of device code are cuda/*.cuh, and no others"
         if CONDITIONAL.search(text) and not name.startswith("detail/"):
             yield f"{name}: preprocessor conditional outside detail/"
-    for folder in ("include", "src", "transports", "bindings", "python", "tools", "tests", "bench", "examples"):
-        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in {".hpp", ".cpp", ".h", ".c", ".py"}):
+    for folder in ("include", "src", "cuda", "transports", "bindings", "python", "tools", "tests", "bench", "examples"):
+        suffixes = {".hpp", ".cpp", ".h", ".c", ".cuh", ".cu", ".py"}
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in suffixes):
             lines = path.read_text().count("\n")
             if lines > LONGEST_FILE:
                 yield f"{path.relative_to(root)}: {lines} lines, more than {LONGEST_FILE}"
@@ -75,6 +84,9 @@ def self_test():
         "error.hpp": "#include <tightwire/session.hpp>\n",
         "plan.hpp": "#include <mpi.h>\n",
         "coder.hpp": "#ifdef __clang__\n#endif\n",
+        "cuda/tile.hpp": "\n",
+        "cuda/kernels.cuh": "#include <tightwire/host/coder.hpp>\n",
+        "cuda.hpp": "#include <cuda_runtime_api.h>\n",
         "unknown_place.hpp": "\n",
         "session.hpp": "\n" * (LONGEST_FILE + 1),
     }
@@ -82,6 +94,7 @@ def self_test():
         include = pathlib.Path(folder) / "include" / "tightwire"
         include.mkdir(parents=True)
         for name, text in planted.items():
+            (include / name).parent.mkdir(exist_ok=True)
             (include / name).write_text(text)
         found = list(violations(pathlib.Path(folder)))
         for name in planted:

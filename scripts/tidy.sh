@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset dev >/dev/null
-folders=(src transports bindings tools)
+folders=(src cuda transports bindings tools)
 [[ ${1-} == --all ]] && folders+=(tests bench examples)
 git ls-files -z "${folders[@]/%//*.cpp}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p build/dev --quiet --extra-arg=-w

@@ -28,6 +28,7 @@ struct Options {
   int rounds = 15;
   double link_mbit = 0;
   bool pin = true;
+  bool nodes = false;
   std::size_t share_elements = tightwire::PlanOptions{}.share_elements;
   bool json = false;
 };
@@ -42,6 +43,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "rounds that count")->check(CLI::Range(3, 1000));
   app.add_option("--link-mbit", options.link_mbit, "rate of the link in Mbit/s: compare with the time its bytes need");
   app.add_option("--share-elements", options.share_elements, "PlanOptions::share_elements");
+  app.add_flag("--nodes", options.nodes,
+               "every codec also over nodes, as the transport sees them: see network.sh --per-node");
   app.add_flag("!--no-pin", options.pin, "do not bind ranks to cores");
   app.add_flag("--json", options.json, "one JSON object per size instead of a table");
   try {
@@ -90,27 +93,19 @@ struct Bench {
 
     std::vector<std::unique_ptr<tightwire::Session>> sessions;
     std::vector<Workspace> buffers;
-    buffers.reserve(options.codecs.size());
-    for (const std::string& codec : options.codecs) {
-      tightwire::SessionOptions session_options;
-      session_options.codec = tightwire::parse_codec(codec);
-      session_options.policy.exact_by_default = {};
-      session_options.error_feedback = options.feedback;
-      session_options.rollback = options.rollback;
-      session_options.bucket_bytes = count * sizeof(float);
-      session_options.plan.share_elements = options.share_elements;
-      auto& session = sessions.emplace_back(std::make_unique<tightwire::Session>(transport, session_options));
-      session->add("gradient", {rows_of(count), static_cast<std::int64_t>(count) / rows_of(count)});
-      session->seal();
-      auto* data = reinterpret_cast<float*>(buffers.emplace_back(gradient(count, transport->rank())).data());
-      contenders.push_back({codec,
-                            [&session = *session, data, count] {
-                              session.all_reduce(std::span<float>(data, count));
-                              session.commit();
-                            },
-                            0,
-                            {}});
-    }
+    buffers.reserve(2 * options.codecs.size());
+    for (const std::string& codec : options.codecs)
+      for (int over_nodes = 0; over_nodes <= (options.nodes ? 1 : 0); ++over_nodes) {
+        auto& session = sessions.emplace_back(open_session(codec, over_nodes != 0, count));
+        auto* data = reinterpret_cast<float*>(buffers.emplace_back(gradient(count, transport->rank())).data());
+        contenders.push_back({codec + (over_nodes != 0 ? " over nodes" : ""),
+                              [&session = *session, data, count] {
+                                session.all_reduce(std::span<float>(data, count));
+                                session.commit();
+                              },
+                              0,
+                              {}});
+      }
 
     const bench::ForeignLoad load;
     const double cpu = bench::own_cpu_seconds();
@@ -122,6 +117,21 @@ struct Bench {
     for (std::size_t i = 0; i < sessions.size(); ++i)
       contenders[contenders.size() - sessions.size() + i].wire_bytes = sessions[i]->bucket_statistics(0).sent_bytes;
     if (transport->rank() == 0) report(mib, contenders, load.share(own));
+  }
+
+  std::unique_ptr<tightwire::Session> open_session(const std::string& codec, bool over_nodes, std::size_t count) const {
+    tightwire::SessionOptions session_options;
+    session_options.codec = tightwire::parse_codec(codec);
+    session_options.policy.exact_by_default = {};
+    session_options.error_feedback = options.feedback;
+    session_options.rollback = options.rollback;
+    session_options.bucket_bytes = count * sizeof(float);
+    session_options.plan.share_elements = options.share_elements;
+    if (over_nodes) session_options.hierarchy = tightwire::detect_nodes(*transport);
+    auto session = std::make_unique<tightwire::Session>(transport, session_options);
+    session->add("gradient", {rows_of(count), static_cast<std::int64_t>(count) / rows_of(count)});
+    session->seal();
+    return session;
   }
 
   void report(double mib, const std::vector<bench::Contender>& contenders, double foreign) const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include <tightwire/frame.hpp>
+#include <tightwire/hierarchy.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire {
@@ -108,6 +110,17 @@ inline std::vector<std::uint64_t> gather_values(Transport& transport, std::uint6
   std::vector<std::uint64_t> values;
   for (const detail::Greeting& greeting : all) values.push_back(greeting.value);
   return values;
+}
+
+/// The nodes of a job as its transport sees them: ranks that reach each other through memory share one. Collective.
+inline Hierarchy detect_nodes(Transport& transport, const Codec& inside = {},
+                              std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  Hierarchy hierarchy{.inside = inside};
+  const std::vector<std::uint64_t> node_of = gather_values(transport, transport.node(), limit);
+  for (const std::uint64_t node : node_of)
+    hierarchy.node_of_rank.push_back(
+        static_cast<int>(std::find(node_of.begin(), node_of.end(), node) - node_of.begin()));
+  return hierarchy;
 }
 
 /// Makes sure that every rank gave the same description, and returns its fingerprint. Collective. Throws

@@ -1,26 +1,17 @@
 #pragma once
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 
 #include <tightwire/codec/list.hpp>
+#include <tightwire/codec/settings.hpp>
 #include <tightwire/coder.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/host/coder.hpp>
 
 namespace tightwire {
-
-/// What text may say of a codec; what it does not say is as the codec has it.
-struct CodecSettings {
-  std::optional<int> block;
-  std::optional<Rounding> round;
-  std::optional<int> hadamard;         ///< size of the rotation before the codec
-  std::optional<std::uint64_t> signs;  ///< seed of the rotation
-};
 
 /// A codec of the list without its type.
 struct BuiltinCodec {
@@ -34,13 +25,7 @@ namespace detail {
 
 template <BlockCodec C>
 std::shared_ptr<const Coder> make_builtin(const CodecSettings& settings, host::Level level) {
-  C codec;
-  if (settings.block) codec.block = *settings.block;
-  if constexpr (requires { codec.round; }) {
-    if (settings.round) codec.round = *settings.round;
-  } else if (settings.round) {
-    throw Error(Errc::invalid_argument, std::string(C::name) + ": has no choice of rounding");
-  }
+  const C codec = with_settings<C>(settings);
   if (settings.hadamard)
     return std::make_shared<HostCoder<C>>(Rotated<C>{*settings.hadamard, codec, settings.signs.value_or(0)}, level);
   return std::make_shared<HostCoder<C>>(codec, level);

@@ -42,29 +42,30 @@ class CodecReader {
         first == "topk" || first == "randomk")
       return read_sparse();
     if (text_.substr(0, text_.find_first_of(":+")) == "powersgd") return read_power_sgd();
-    std::string_view rest = text_;
-    refuse_open_end(rest);
-    if (rest.find('+') != std::string_view::npos || rest.substr(0, rest.find(':')) == "hadamard") {
-      const std::string_view rotation = take(rest, '+');
-      if (rest.empty()) throw fail("a rotation needs a codec behind it: \"hadamard:32+int4\"");
-      read_rotation(rotation);
-    }
-    const std::string_view name = take(rest, ':');
-    if (name == "exact") {
-      if (settings_.hadamard) throw fail("exact elements are not rotated; \"dense\" can be");
-      if (!rest.empty()) throw fail("exact takes no options");
-      return Codec{};
-    }
+    const auto [name, settings] = read_any();
+    if (name == "exact") return Codec{};
     const BuiltinCodec* found = nullptr;
     for (const BuiltinCodec& codec : builtin_codecs())
       if (codec.name == name) found = &codec;
-    if (found == nullptr) throw fail("not known; known are " + codec_names());
-    while (!rest.empty()) read_option(take(rest, ','));
     try {
-      return Codec(found->make(settings_, host::level()));
+      return Codec(found->make(settings, host::level()));
     } catch (const Error& error) {
       throw fail(error.what());
     }
+  }
+
+  /// Name and settings of a built-in codec of blocks, whatever device it is to be made for.
+  struct BlockCodecText {
+    std::string name;
+    CodecSettings settings;
+  };
+  BlockCodecText read_block_codec() {
+    if (const std::string_view first = text_.substr(0, text_.find_first_of(":+"));
+        first == "topk" || first == "randomk" || first == "powersgd")
+      throw Error(Errc::unsupported, "codec \"" + std::string(text_) + "\" is not a codec of blocks");
+    BlockCodecText text = read_any();
+    if (text.name == "exact") throw fail("depends on the type of a buffer; name it: dense, bf16 or fp16");
+    return text;
   }
 
  private:
@@ -175,6 +176,27 @@ class CodecReader {
   void refuse_open_end(std::string_view text) const {
     if (text.ends_with(':') || text.ends_with(',') || text.ends_with('+'))
       throw fail("nothing comes after the \"" + std::string(text.substr(text.size() - 1)) + "\"");
+  }
+  /// Of a codec of blocks, or "exact".
+  BlockCodecText read_any() {
+    std::string_view rest = text_;
+    refuse_open_end(rest);
+    if (rest.find('+') != std::string_view::npos || rest.substr(0, rest.find(':')) == "hadamard") {
+      const std::string_view rotation = take(rest, '+');
+      if (rest.empty()) throw fail("a rotation needs a codec behind it: \"hadamard:32+int4\"");
+      read_rotation(rotation);
+    }
+    const std::string name(take(rest, ':'));
+    if (name == "exact") {
+      if (settings_.hadamard) throw fail("exact elements are not rotated; \"dense\" can be");
+      if (!rest.empty()) throw fail("exact takes no options");
+      return {name, settings_};
+    }
+    const std::span<const BuiltinCodec> known = builtin_codecs();
+    if (std::none_of(known.begin(), known.end(), [&](const BuiltinCodec& codec) { return codec.name == name; }))
+      throw fail("not known; known are " + codec_names());
+    while (!rest.empty()) read_option(take(rest, ','));
+    return {name, settings_};
   }
   void read_rotation(std::string_view rest) {
     refuse_open_end(rest);

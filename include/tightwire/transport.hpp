@@ -72,6 +72,10 @@ class Transport {
   /// caches of the sender.
   virtual bool shares_memory() const noexcept { return false; }
 
+  /// Equal for ranks that share a node, with links inside that are faster than those to other nodes. One process is one
+  /// node.
+  virtual std::uint64_t node() const noexcept { return 0; }
+
   /// A number for the next user of this transport (a Session), so that messages of two users never meet. Users are
   /// made in the same order on every rank.
   std::uint32_t next_channel() noexcept { return channels_.fetch_add(1, std::memory_order_relaxed); }

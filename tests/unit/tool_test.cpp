@@ -105,6 +105,16 @@ TEST(ToolInfo, TellsWhatUcxWouldUseWhereItIsBuilt) {
   EXPECT_NE(transports.find("tcp"), std::string::npos) << transports;
 }
 
+/// A machine without a driver is one without devices, and says so.
+TEST(ToolInfo, TellsWhatDevicesThereAreWhereCudaIsBuilt) {
+  const auto all = info();
+  if (!all.at("components").at("cuda").at("built").get<bool>()) GTEST_SKIP() << "the cuda component is not built";
+  const auto& cuda = all.at("devices").at("cuda");
+  const std::string note = cuda.at("note");
+  EXPECT_NE(note.find("device"), std::string::npos) << note;
+  EXPECT_EQ(cuda.at("count").get<int>() == 0, note.rfind("no ", 0) == 0) << note;
+}
+
 TEST(ToolCodecs, MeasuresWhatItIsAskedFor) {
   const Outcome outcome = tool("codecs --json int8 hadamard:32+int4:block=32 dense");
   ASSERT_EQ(outcome.status, 0) << outcome.output;

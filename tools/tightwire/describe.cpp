@@ -41,7 +41,8 @@ Description describe() {
                           .level_note = level_note(),
                           .codecs = codec_states(),
                           .ucx = {},
-                          .ucx_error = {}};
+                          .ucx_error = {},
+                          .cuda = cuda_state()};
   try {
     description.ucx = ucx_state();
   } catch (const Error& error) {
@@ -65,6 +66,10 @@ std::string as_text(const Description& description) {
   line("  local", "ranks as threads of one process");
   if (description.ucx) line("  ucx", "UCX " + description.ucx->version + ": " + description.ucx->transports);
   if (!description.ucx_error.empty()) line("  ucx", description.ucx_error);
+  if (description.cuda) {
+    text << "devices\n";
+    line("  cuda", description.cuda->note);
+  }
   text << "codecs" << std::setw(22) << ' ' << "bits per element   relative error on Gaussian data\n";
   line("  exact", "              as the buffer      0");
   for (const CodecState& codec : description.codecs)
@@ -87,6 +92,9 @@ std::string as_json(const Description& description) {
   if (description.ucx)
     json["transports"]["ucx"] = {{"version", description.ucx->version}, {"transports", description.ucx->transports}};
   if (!description.ucx_error.empty()) json["transports"]["ucx"] = {{"error", description.ucx_error}};
+  json["devices"] = nlohmann::ordered_json::object();
+  if (description.cuda)
+    json["devices"]["cuda"] = {{"count", description.cuda->devices}, {"note", description.cuda->note}};
   json["codecs"] = nlohmann::ordered_json::array({{{"spec", "exact"}, {"relative_error", 0}}});
   for (const CodecState& codec : description.codecs)
     json["codecs"].push_back(

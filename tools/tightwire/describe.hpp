@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "devices.hpp"
 #include "transports.hpp"
 
 namespace tightwire::tool {
@@ -22,6 +23,7 @@ struct Description {
   std::vector<CodecState> codecs;
   std::optional<UcxState> ucx;
   std::string ucx_error;  ///< why UCX could not be asked, or empty
+  std::optional<CudaState> cuda;
 };
 
 Description describe();

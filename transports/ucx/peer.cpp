@@ -86,6 +86,12 @@ HostIdentity this_host() {
   return host;
 }
 
+std::uint64_t number_of(const HostIdentity& host) {
+  const std::string text =
+      host.boot_id + " " + std::to_string(host.shm_device) + " " + std::to_string(host.shm_inode) + " " + host.rights;
+  return hash(std::as_bytes(std::span(text)));
+}
+
 std::string encode(const Peer& peer) {
   std::string out;
   put(out, kMagic);

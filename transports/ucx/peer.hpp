@@ -19,6 +19,8 @@ struct HostIdentity {
 };
 
 HostIdentity this_host();
+/// Equal for equal hosts.
+std::uint64_t number_of(const HostIdentity& host);
 
 /// What a rank tells the others while joining: how to reach it, or why it cannot be reached, so that one rank's failed
 /// set-up is every rank's error at once and not a wait for the limit.

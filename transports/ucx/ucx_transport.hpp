@@ -41,6 +41,7 @@ class UcxTransport final : public Transport {
   std::string waiting_for(Ticket ticket) const override;
   void abort(std::string_view reason) noexcept override;
   std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override;
+  std::uint64_t node() const noexcept override { return node_; }
   bool shares_memory() const noexcept override { return shares_memory_; }
 
  private:
@@ -90,6 +91,7 @@ class UcxTransport final : public Transport {
   const int size_;
   std::string description_ = "ucx";
   // Set before the first frame, never changed.
+  const std::uint64_t node_ = number_of(this_host());
   bool shares_memory_ = false;
   bool checksums_ = true;
   News news_;

@@ -16,10 +16,14 @@ template <int Bits>
 struct LloydMax {
   static constexpr int count = 1 << (Bits - 1);
   static constexpr int all[4][8] = {{51}, {29, 97}, {16, 48, 86, 138}, {8, 25, 42, 60, 80, 104, 132, 175}};
-  static constexpr int level(int i) { return all[Bits - 1][i]; }
-  static constexpr float value(int i) { return static_cast<float>(level(i)) / 64.0f; }
-  /// Halfway between levels i - 1 and i.
-  static constexpr float boundary(int i) { return static_cast<float>(level(i - 1) + level(i)) / 128.0f; }
+  // Constants and not functions, which device code could not call.
+  template <int I>
+  static constexpr std::uint32_t level = static_cast<std::uint32_t>(all[Bits - 1][I]);
+  template <int I>
+  static constexpr std::uint32_t value_bits = to_bits(static_cast<float>(level<I>) / 64.0f);
+  /// Halfway between levels I - 1 and I.
+  template <int I>
+  static constexpr int boundary_bits = as_int(to_bits(static_cast<float>(level<I - 1> + level<I>) / 128.0f));
 };
 
 /// A level of a codebook times a step, with the sign of the element: sign in the top bit, index of the level below.
@@ -50,22 +54,25 @@ struct CodebookArithmetic {
   /// How many of the boundaries from `I` on a magnitude has reached.
   template <int I>
   TIGHTWIRE_HD static constexpr auto levels_below(const auto& magnitude) {
-    if constexpr (I == Levels::count)
+    if constexpr (I == Levels::count) {
       return as_unsigned(magnitude & 0);
-    else
-      return levels_below<I + 1>(magnitude) + select(magnitude >= as_int(to_bits(Levels::boundary(I))),
-                                                     as_unsigned(magnitude & 0) | 1u, as_unsigned(magnitude & 0));
+    } else {
+      constexpr int kBoundary = Levels::template boundary_bits<I>;
+      return levels_below<I + 1>(magnitude) +
+             select(magnitude >= kBoundary, as_unsigned(magnitude & 0) | 1u, as_unsigned(magnitude & 0));
+    }
   }
   template <int I>
   TIGHTWIRE_HD static constexpr auto value_bits(const auto& index) {
+    constexpr std::uint32_t kValue = Levels::template value_bits<I>;
     if constexpr (I == 0)
-      return as_unsigned(index & 0) | to_bits(Levels::value(0));
+      return as_unsigned(index & 0) | kValue;
     else
-      return select(index >= I, as_unsigned(index & 0) | to_bits(Levels::value(I)), value_bits<I - 1>(index));
+      return select(index >= I, as_unsigned(index & 0) | kValue, value_bits<I - 1>(index));
   }
   template <int I>
   TIGHTWIRE_HD static constexpr auto level_at(const auto& index) {
-    constexpr auto kLevel = static_cast<std::uint32_t>(Levels::level(I));
+    constexpr std::uint32_t kLevel = Levels::template level<I>;
     if constexpr (I == 0)
       return as_unsigned(index & 0) | kLevel;
     else

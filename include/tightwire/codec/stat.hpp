@@ -29,6 +29,7 @@ struct SignedAbsMax {
     return (b << 1) | (b >> 31);
   }
   TIGHTWIRE_HD constexpr void add(std::uint32_t key) { bits = bits > key ? bits : key; }
+  TIGHTWIRE_HD constexpr void join(SignedAbsMax other) { add(other.bits); }
   TIGHTWIRE_HD constexpr float value() const { return detail::from_bits((bits >> 1) | (bits << 31)); }
   TIGHTWIRE_HD constexpr bool finite() const { return (bits >> 1) < detail::kInfinityBits; }
 };
@@ -47,6 +48,10 @@ struct Extent {
   TIGHTWIRE_HD static constexpr auto second_key(const auto& x) { return ~key(x); }
   TIGHTWIRE_HD constexpr void add(int key) { greatest = detail::max(greatest, key); }
   TIGHTWIRE_HD constexpr void add_second(int key) { complement = detail::max(complement, key); }
+  TIGHTWIRE_HD constexpr void join(Extent other) {
+    add(other.greatest);
+    add_second(other.complement);
+  }
 
   TIGHTWIRE_HD static constexpr float from_key(int key) {
     return detail::from_bits(

@@ -36,6 +36,7 @@ class GroupTransport final : public Transport {
   std::string waiting_for(Ticket ticket) const override { return all_.waiting_for(ticket); }
   void abort(std::string_view reason) noexcept override { all_.abort(reason); }
   std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override { return all_.checksum(payload); }
+  std::uint64_t node() const noexcept override { return all_.node(); }
   bool shares_memory() const noexcept override { return all_.shares_memory(); }
 
   /// "ranks 2 3", for errors.

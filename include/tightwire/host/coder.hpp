@@ -1,13 +1,12 @@
 #pragma once
-#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <string>
 
+#include <tightwire/codec/description.hpp>
 #include <tightwire/codec/list.hpp>
 #include <tightwire/codec/rotated.hpp>
 #include <tightwire/coder.hpp>
-#include <tightwire/error.hpp>
 #include <tightwire/host/combine.hpp>
 #include <tightwire/host/decode.hpp>
 #include <tightwire/host/encode.hpp>
@@ -40,6 +39,8 @@ class HostCoder final : public Coder {
   void decode(ElementType type, const Decode& job) const override;
 
  private:
+  Rotated<C> rotated() const { return {static_cast<int>(bound_.rotation.size()), codec_, rotation_seed_}; }
+
   C codec_;
   host::BoundCodec bound_;
   std::uint64_t rotation_seed_ = 0;
@@ -50,30 +51,15 @@ HostCoder(Rotated<C>) -> HostCoder<C>;
 
 template <BlockCodec C>
 HostCoder<C>::HostCoder(C codec, host::Level level) : codec_(codec), bound_{{}, host::loops_of<C>(level), level, {}} {
-  int unit = host::kSmallestBlock;
-  if constexpr (detail::BlocksInParts<C>) {
-    static_assert(C::part % host::kSmallestBlock == 0, "a part is a multiple of 16 elements");
-    unit = C::part;
-  }
-  if (codec.block < unit || codec.block > host::kLargestBlock || codec.block % unit != 0)
-    throw Error(Errc::invalid_argument, std::string(C::name) + ": block must be a multiple of " + std::to_string(unit) +
-                                            " from " + std::to_string(unit) + " to 4096, got " +
-                                            std::to_string(codec.block));
+  detail::check_block(codec);
   bound_.form = host::form(codec);
 }
 
 template <BlockCodec C>
 template <std::same_as<Rotated<C>> R>
 HostCoder<C>::HostCoder(R rotated, host::Level level) : HostCoder(rotated.codec, level) {
-  const auto size = static_cast<unsigned>(rotated.size);
-  const auto fail = [&](const std::string& why) {
-    return Error(Errc::invalid_argument, "hadamard: " + why + ", got " + std::to_string(rotated.size));
-  };
-  if (rotated.size < 0 || !std::has_single_bit(size) || size < host::Rotation::kSmallest ||
-      size > host::Rotation::kLargest)
-    throw fail("size must be a power of two from 32 to 4096");
-  if (size % bound_.form.block != 0 && bound_.form.block % size != 0)
-    throw fail("size must divide the block of " + spec() + " or be a multiple of it");
+  detail::check_rotation(rotated);
+  const auto size = static_cast<std::size_t>(rotated.size);
   bound_.rotation = host::Rotation(size, rotated.seed);
   rotation_seed_ = rotated.seed;
   bound_.form = host::form(codec_, size);
@@ -81,19 +67,12 @@ HostCoder<C>::HostCoder(R rotated, host::Level level) : HostCoder(rotated.codec,
 
 template <BlockCodec C>
 std::string HostCoder<C>::residual_basis() const {
-  if (!bound_.rotation) return {};
-  return "hadamard:" + std::to_string(bound_.rotation.size()) +
-         (rotation_seed_ != 0 ? ",seed=" + std::to_string(rotation_seed_) : "");
+  return detail::rotation_spec_of(rotated());
 }
 
 template <BlockCodec C>
 std::string HostCoder<C>::spec() const {
-  std::string spec = residual_basis();
-  if (bound_.rotation) spec += "+";
-  spec += std::string(C::name) + ":block=" + std::to_string(codec_.block);
-  if constexpr (requires { codec_.round; })
-    if (codec_.round != C{}.round) spec += ",round=" + std::string(to_string(codec_.round));
-  return spec;
+  return detail::spec_of(rotated());
 }
 
 template <BlockCodec C>
@@ -113,11 +92,7 @@ bool HostCoder<C>::lossless(ElementType type) const noexcept {
 
 template <BlockCodec C>
 bool HostCoder<C>::stochastic(bool error_feedback) const noexcept {
-  if constexpr (requires { codec_.round; })
-    return codec_.round == Rounding::stochastic ||
-           (codec_.round == Rounding::automatic && !error_feedback && C::bits <= 4);
-  else
-    return false;
+  return detail::is_stochastic(codec_, error_feedback);
 }
 
 template <BlockCodec C>

@@ -10,8 +10,6 @@ namespace tightwire::host {
 /// Slices are worked on in tiles: as many whole blocks as make this many elements, at least one block. What passes from
 /// loop to loop stays in the innermost cache.
 inline constexpr std::size_t kTile = 512;
-/// Blocks are multiples of the smallest, up to this many elements.
-inline constexpr int kSmallestBlock = 16;
 inline constexpr int kLargestBlock = 4096;
 inline constexpr std::size_t kLargestTile = kLargestBlock;
 /// Loops take whole units of elements. A slice that ends within one goes through memory with room.

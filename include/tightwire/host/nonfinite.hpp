@@ -28,6 +28,13 @@ constexpr int code_of(float x, const typename C::Scale& scale, const float* nois
   return ArithmeticOf<C>::code(x, scale);
 }
 
+/// Whether a part that is not finite decodes to nothing finite: then all its codes are that of 0, so that its bytes do
+/// not depend on what arithmetic of a device makes of the sign of a NaN.
+template <BlockCodec C>
+constexpr bool decodes_to_nothing(const typename C::Scale& scale) {
+  return kParamBytes<C> != 0 && !is_finite(ArithmeticOf<C>::value(ArithmeticOf<C>::code(0.0f, scale), scale));
+}
+
 /// See NonFiniteJob. What decodes to a finite value is treated as ever; elsewhere the residual stays as it was before
 /// this part, as if the step had not happened. Returns the number of non-finite elements. Rare, so one element after
 /// the other.
@@ -36,9 +43,11 @@ template <BlockCodec C>
   const auto& scale = *static_cast<const typename C::Scale*>(part.scale);
   std::uint64_t nonfinite = 0;
   const bool finite_input = std::all_of(part.x, part.x + part.count, is_finite);
+  const bool lost = decodes_to_nothing<C>(scale);
   for (std::size_t i = 0; i < part.count; ++i) {
     const float x = part.x[i];
-    const int code = code_of<C>(x, scale, part.noise != nullptr ? part.noise + i : nullptr);
+    const int code = lost ? ArithmeticOf<C>::code(0.0f, scale)
+                          : code_of<C>(x, scale, part.noise != nullptr ? part.noise + i : nullptr);
     const float value = rounded(part.type, ArithmeticOf<C>::value(code, scale));
     // A quantized block with one NaN decodes to NaN all over; only what caused it is counted.
     if (!is_finite(x) || (!is_finite(value) && (finite_input || kParamBytes<C> == 0))) ++nonfinite;

@@ -92,13 +92,16 @@ class NaiveCodec final : public ReferenceCodec {
         scale.step = C::scale(param).step;
       }
       if constexpr (kParamBytes != 0) std::memcpy(result.wire.data() + param_at(p * part()), &param, kParamBytes);
+      // Where nothing finite comes back, all elements have the code of 0, whatever NaNs are like on this machine.
+      const int zero = ArithmeticOf<C>::code(0.0f, scale);
+      const bool lost = kParamBytes != 0 && !stat.finite() && !is_finite(ArithmeticOf<C>::value(zero, scale));
       for (std::size_t i = p * part(); i < end; ++i) {
-        put(result.wire, x.size(), i, code_of(x[i], scale, noise, i));
+        put(result.wire, x.size(), i, lost ? zero : code_of(x[i], scale, noise, i));
         result.values[i] = rounded(rounded_to, ArithmeticOf<C>::value(get(result.wire, x.size(), i), scale));
         // Input that is not finite counts, and so does what became so for want of range; what a NaN next to it took
         // along does not.
-        const bool lost = !is_finite(result.values[i]) && (finite_input || kParamBytes == 0);
-        if (!is_finite(x[i]) || lost) ++result.nonfinite;
+        const bool out_of_range = !is_finite(result.values[i]) && (finite_input || kParamBytes == 0);
+        if (!is_finite(x[i]) || out_of_range) ++result.nonfinite;
       }
     }
     return result;

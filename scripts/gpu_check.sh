@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# For whoever has a GPU: builds for it, passes the tests that need one, measures every kernel against a copy on the device, and
+# writes all of it into one file.
+#
+#   scripts/gpu_check.sh [report]      default: gpu-report.txt
+#
+# Without a usable device it fails, and says why.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+[[ ${1-} != -h && ${1-} != --help ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0; }
+report=$(realpath -m "${1-gpu-report.txt}")
+build=build/gpu
+failed=0
+
+section() { printf '\n== %s\n' "$*"; }
+step() { "$@" || { failed=1; echo "FAILED: $*"; }; }
+{
+  section "machine"
+  date -u
+  git log -1 --format='tightwire %H' 2>/dev/null
+  uname -sr
+  nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,clocks.max.sm --format=csv 2>&1 || true
+  section "building"
+  step cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTIGHTWIRE_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
+    -DTIGHTWIRE_TORCH=OFF
+  step cmake --build $build --target cuda_device_test cuda_kernel_bench
+  section "tests"
+  TIGHTWIRE_REQUIRE_GPU=1 step ctest --test-dir $build -L gpu --output-on-failure --no-tests=error
+  section "memory errors and races, as compute-sanitizer sees them"
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck synccheck; do
+      step compute-sanitizer --tool $tool --error-exitcode 1 $build/bin/cuda_device_test --gtest_brief=1 \
+        --gtest_filter='SameAsHost.UnderEverySchedule:SameAsHost.Rotated'
+    done
+  else
+    echo "compute-sanitizer is not here"
+  fi
+  section "kernels against a copy"
+  step $build/bin/cuda_kernel_bench
+  section "$([[ $failed == 0 ]] && echo passed || echo failed)"
+} 2>&1 | tee "$report"
+echo "written to $report"
+tail -n 1 "$report" | grep -q passed

@@ -1,0 +1,70 @@
+// The CUDA runtime's calls about streams and events.
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "api.hpp"
+#include "stream.hpp"
+
+using namespace cuda_emulation;
+
+struct CUevent_st {
+  std::atomic<std::uint64_t> recorded = 0, reached = 0;
+  std::chrono::steady_clock::time_point when;
+  bool done() const { return reached >= recorded; }
+};
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  *stream = create_stream((flags & cudaStreamNonBlocking) == 0);
+  return noted(cudaSuccess);
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  destroy_stream(stream);
+  return noted(cudaSuccess);
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return noted(synchronize(stream)); }
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return noted(idle(stream) ? cudaSuccess : cudaErrorNotReady); }
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  enqueue(stream, "a host function", [=] {
+    function(argument);
+    return true;
+  });
+  return noted(cudaSuccess);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return noted(cudaSuccess);
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+/// Pending work may name it: it stays.
+cudaError_t cudaEventDestroy(cudaEvent_t) { return noted(cudaSuccess); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::uint64_t number = ++event->recorded;
+  enqueue(stream, "the record of an event", [=] {
+    event->when = std::chrono::steady_clock::now();
+    if (event->reached < number) event->reached = number;
+    return true;
+  });
+  return noted(cudaSuccess);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::uint64_t number = event->recorded;
+  enqueue(stream, "a wait for an event", [=] { return event->reached >= number; });
+  return noted(cudaSuccess);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return noted(wait_until([=] { return event->done(); }, "cudaEventSynchronize"));
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return noted(event->done() ? cudaSuccess : cudaErrorNotReady); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  if (!from->done() || !to->done()) return noted(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+  return noted(cudaSuccess);
+}
+
+}  // extern "C"

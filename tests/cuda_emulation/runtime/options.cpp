@@ -1,0 +1,43 @@
+#include "options.hpp"
+
+#include <atomic>
+#include <mutex>
+
+#include "stream.hpp"
+
+namespace cuda_emulation {
+namespace {
+
+std::mutex report_mutex;
+std::string reported;
+std::atomic<int> sticky = cudaSuccess;
+
+}  // namespace
+
+Options& options() {
+  static Options options;
+  return options;
+}
+
+std::string last_report() {
+  const std::lock_guard lock(report_mutex);
+  return reported;
+}
+void report(const std::string& text) {
+  const std::lock_guard lock(report_mutex);
+  reported = text;
+}
+
+cudaError_t sticky_error() { return static_cast<cudaError_t>(sticky.load()); }
+void set_sticky_error(cudaError_t error) {
+  int none = cudaSuccess;
+  sticky.compare_exchange_strong(none, error);
+}
+
+void reset() {
+  drop_pending_work();
+  sticky = cudaSuccess;
+  report("");
+}
+
+}  // namespace cuda_emulation

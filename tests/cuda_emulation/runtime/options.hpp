@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include <driver_types.h>
+
+namespace cuda_emulation {
+
+/// How kernels run from now on. Set between launches, with no work pending.
+struct Options {
+  bool reverse = false;             ///< last block, warp and lane first
+  std::uint64_t seed = 0;           ///< not 0: blocks, warps, lanes and streams in an order drawn from it
+  bool check_initialized = true;    ///< a kernel that reads memory nobody wrote ends with an error
+  bool guard_device_memory = true;  ///< host code that touches device memory is stopped
+  int devices = 1;
+  int architecture = 90;
+  int patience_ms = 3000;  ///< how long a wait may see no progress before it is called a deadlock
+};
+Options& options();
+
+/// What the last fault was, in words; empty if there was none.
+std::string last_report();
+void report(const std::string& text);
+
+/// The error of a kernel that failed: as on a device, every call returns it from then on.
+cudaError_t sticky_error();
+void set_sticky_error(cudaError_t error);
+
+/// Forgets pending work and errors, as a new process would. Memory stays.
+void reset();
+
+}  // namespace cuda_emulation

@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <driver_types.h>
+
+namespace cuda_emulation {
+
+/// Puts work on a stream. It is done when something waits for it and no sooner, so that who forgets to wait reads what
+/// was there before. `run` returns false if it cannot be done yet.
+void enqueue(cudaStream_t stream, std::string name, std::function<bool()> run);
+/// Does work, of any stream, until the condition holds; a deadlock is reported and becomes the sticky error.
+cudaError_t wait_until(const std::function<bool()>& condition, const std::string& what);
+cudaError_t synchronize(cudaStream_t stream);
+cudaError_t synchronize_device();
+bool idle(cudaStream_t stream);
+
+cudaStream_t create_stream(bool waits_for_null_stream);
+void destroy_stream(cudaStream_t stream);
+int current_device();
+void set_current_device(int device);
+
+void drop_pending_work();
+
+}  // namespace cuda_emulation
