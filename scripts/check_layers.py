@@ -71,8 +71,9 @@ def violations(root):
             yield f"{name}: headers of device code are cuda/*.cuh, and no others"
         if CONDITIONAL.search(text) and not name.startswith("detail/"):
             yield f"{name}: preprocessor conditional outside detail/"
-    for folder in ("include", "src", "cuda", "transports", "bindings", "tools", "tests", "bench", "examples"):
-        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".hpp", ".cpp", ".cuh", ".cu")):
+    for folder in ("include", "src", "cuda", "transports", "bindings", "python", "tools", "tests", "bench", "examples"):
+        suffixes = {".hpp", ".cpp", ".h", ".c", ".cuh", ".cu", ".py"}
+        for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in suffixes):
             lines = path.read_text().count("\n")
             if lines > LONGEST_FILE:
                 yield f"{path.relative_to(root)}: {lines} lines, more than {LONGEST_FILE}"

@@ -33,7 +33,18 @@ tightwire::ElementType element_type(tightwire_type type) {
     case TIGHTWIRE_FLOAT16: return tightwire::ElementType::f16;
   }
   throw tightwire::Error(tightwire::Errc::invalid_argument,
-                         "tightwire_session_add: there is no type " + std::to_string(static_cast<int>(type)));
+                         "tightwire_session_add_buffer: there is no type " + std::to_string(static_cast<int>(type)));
+}
+
+tightwire::Operation operation_of(tightwire_operation operation) {
+  switch (operation) {
+    case TIGHTWIRE_ALL_REDUCE: return tightwire::Operation::all_reduce;
+    case TIGHTWIRE_REDUCE_SCATTER: return tightwire::Operation::reduce_scatter;
+    case TIGHTWIRE_ALL_GATHER: return tightwire::Operation::all_gather;
+    case TIGHTWIRE_BROADCAST: return tightwire::Operation::broadcast;
+  }
+  throw tightwire::Error(tightwire::Errc::invalid_argument, "tightwire_session_add_buffer: there is no operation " +
+                                                                std::to_string(static_cast<int>(operation)));
 }
 
 const tightwire::StepStatistics& of_scope(const Session& session, tightwire_scope scope) {
@@ -55,20 +66,46 @@ tightwire_status tightwire_session_open(tightwire_communicator* communicator, co
     require(specification != nullptr && session != nullptr, kCall, "an argument is null");
     auto opened = std::make_unique<tightwire_session>();
     opened->transport = usable(communicator, kCall).transport;
-    opened->session = std::make_unique<Session>(opened->transport, tightwire::c::parse_session(specification));
+    opened->session = std::make_unique<Session>(opened->transport,
+                                                tightwire::c::parse_session(specification, opened->transport->size()));
     *session = opened.release();
+  });
+}
+
+tightwire_status tightwire_session_add_buffer(tightwire_session* session, const tightwire_buffer* buffer,
+                                              size_t* parameter) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_add_buffer";
+    Session& ours = session_of(session, kCall);
+    require(buffer != nullptr, kCall, "the buffer is null");
+    require(buffer->struct_size >= sizeof(tightwire_buffer), kCall, "struct_size is not sizeof(tightwire_buffer)");
+    require(buffer->name != nullptr, kCall, "the name is null");
+    require(buffer->shape != nullptr || buffer->dimensions == 0, kCall, "the shape is null");
+    const std::size_t id =
+        ours.add(buffer->name, std::vector<std::int64_t>(buffer->shape, buffer->shape + buffer->dimensions),
+                 element_type(buffer->type), operation_of(buffer->operation), buffer->root);
+    if (parameter != nullptr) *parameter = id;
   });
 }
 
 tightwire_status tightwire_session_add(tightwire_session* session, const char* name, const int64_t* shape,
                                        size_t dimensions, tightwire_type type, size_t* parameter) {
+  const tightwire_buffer buffer{.struct_size = sizeof(tightwire_buffer),
+                                .name = name,
+                                .shape = shape,
+                                .dimensions = dimensions,
+                                .type = type,
+                                .operation = TIGHTWIRE_ALL_REDUCE,
+                                .root = 0};
+  return tightwire_session_add_buffer(session, &buffer, parameter);
+}
+
+tightwire_status tightwire_session_bucket_of(tightwire_session* session, size_t parameter, size_t* bucket) {
   return guarded([&] {
-    constexpr const char* kCall = "tightwire_session_add";
-    Session& ours = session_of(session, kCall);
-    require(name != nullptr, kCall, "the name is null");
-    require(shape != nullptr || dimensions == 0, kCall, "the shape is null");
-    const std::size_t id = ours.add(name, std::vector<std::int64_t>(shape, shape + dimensions), element_type(type));
-    if (parameter != nullptr) *parameter = id;
+    constexpr const char* kCall = "tightwire_session_bucket_of";
+    const Session& ours = session_of(session, kCall);
+    require(bucket != nullptr, kCall, "the output argument is null");
+    *bucket = ours.bucket_of(parameter);
   });
 }
 

@@ -25,6 +25,11 @@ Number number(std::string_view word, std::string_view value) {
   return parsed;
 }
 
+/// What has been read so far.
+struct Reading : SessionOptions {
+  int ranks_per_node = 0;
+};
+
 /// The value that belongs to one of two words.
 template <class Value>
 Value either(std::string_view word, std::string_view value, std::pair<const char*, Value> first,
@@ -38,14 +43,14 @@ bool on(std::string_view word, std::string_view value) {
   return either<bool>(word, value, {"on", true}, {"off", false});
 }
 
-void add_rule(std::string_view word, std::string_view value, SessionOptions& options) {
+void add_rule(std::string_view word, std::string_view value, Reading& options) {
   const std::size_t end = value.find('=');
   if (end == std::string_view::npos || end == 0) throw bad(word, "must be rule=PATTERN=CODEC");
   options.policy.rules.push_back(
       {.name = std::string(value.substr(0, end)), .codec = parse_codec(value.substr(end + 1))});
 }
 
-void set_nonfinite(std::string_view word, std::string_view value, SessionOptions& options) {
+void set_nonfinite(std::string_view word, std::string_view value, Reading& options) {
   for (const NonFinitePolicy policy : {NonFinitePolicy::propagate, NonFinitePolicy::skip_step, NonFinitePolicy::error})
     if (value == to_string(policy)) {
       options.nonfinite = policy;
@@ -54,7 +59,7 @@ void set_nonfinite(std::string_view word, std::string_view value, SessionOptions
   throw bad(word, "must be propagate, skip_step or error");
 }
 
-void set_timeout(std::string_view word, std::string_view value, SessionOptions& options) {
+void set_timeout(std::string_view word, std::string_view value, Reading& options) {
   const auto seconds = number<double>(word, value);
   if (!(seconds > 0 && seconds <= 1e9)) throw bad(word, "must be seconds above 0");
   options.timeout = std::chrono::milliseconds(std::max(1L, std::lround(seconds * 1000)));
@@ -62,7 +67,7 @@ void set_timeout(std::string_view word, std::string_view value, SessionOptions& 
 
 struct Option {
   std::string_view name;
-  void (*set)(std::string_view word, std::string_view value, SessionOptions& options);
+  void (*set)(std::string_view word, std::string_view value, Reading& options);
 };
 
 constexpr std::array kOptions = {
@@ -93,6 +98,12 @@ constexpr std::array kOptions = {
            }},
     Option{"seed", [](auto word, auto value, auto& options) { options.seed = number<std::uint64_t>(word, value); }},
     Option{"timeout", set_timeout},
+    Option{"ranks-per-node",
+           [](auto word, auto value, auto& options) {
+             options.ranks_per_node = number<int>(word, value);
+             if (options.ranks_per_node < 1) throw bad(word, "must be at least 1");
+           }},
+    Option{"inside", [](auto, auto value, auto& options) { options.hierarchy.inside = parse_codec(value); }},
     Option{"bucket-bytes",
            [](auto word, auto value, auto& options) { options.bucket_bytes = number<std::size_t>(word, value); }},
 };
@@ -108,7 +119,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return words;
 }
 
-void read_option(std::string_view word, SessionOptions& options) {
+void read_option(std::string_view word, Reading& options) {
   const std::size_t end = word.find('=');
   const std::string_view name = word.substr(0, end);
   const auto* option = std::find_if(kOptions.begin(), kOptions.end(), [&](const Option& o) { return o.name == name; });
@@ -123,8 +134,8 @@ void read_option(std::string_view word, SessionOptions& options) {
 
 }  // namespace
 
-SessionOptions parse_session(std::string_view specification) {
-  SessionOptions options;
+SessionOptions parse_session(std::string_view specification, int ranks) {
+  Reading options;
   const std::vector<std::string_view> words = split(specification);
   for (std::size_t i = 0; i < words.size(); ++i) {
     // A codec has no '=' before its ':', and comes first.
@@ -134,6 +145,8 @@ SessionOptions parse_session(std::string_view specification) {
     else
       read_option(words[i], options);
   }
+  if (options.ranks_per_node != 0)
+    options.hierarchy = Hierarchy::of_equal_nodes(ranks, options.ranks_per_node, options.hierarchy.inside);
   return options;
 }
 

@@ -45,6 +45,18 @@ class Rendezvous(ctypes.Structure):
     ]
 
 
+class Buffer(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("dimensions", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("operation", ctypes.c_int),
+        ("root", ctypes.c_int32),
+    ]
+
+
 class CStatistics(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -66,7 +78,6 @@ _handle = ctypes.c_void_p
 _handles = ctypes.POINTER(ctypes.c_void_p)
 _size = ctypes.c_size_t
 _sizes = ctypes.POINTER(ctypes.c_size_t)
-_int64s = ctypes.POINTER(ctypes.c_int64)
 _uint64s = ctypes.POINTER(ctypes.c_uint64)
 
 _ARGUMENTS: dict[str, list[Any]] = {
@@ -77,7 +88,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "communicator_gather": [_handle, ctypes.c_uint64, ctypes.c_int64, _uint64s],
     "communicator_abort": [_handle, ctypes.c_char_p],
     "session_open": [_handle, ctypes.c_char_p, _handles],
-    "session_add": [_handle, ctypes.c_char_p, _int64s, _size, ctypes.c_int, _sizes],
+    "session_add_buffer": [_handle, ctypes.POINTER(Buffer), _sizes],
+    "session_bucket_of": [_handle, _size, _sizes],
     "session_add_bucket": [_handle, _sizes, _size, _sizes],
     "session_seal": [_handle],
     "session_start": [_handle, _size, _handles, _size],

@@ -11,6 +11,7 @@ from . import _c
 from ._c import Error, Status
 
 DTYPES = {"float32": (0, 4), "bfloat16": (1, 2), "float16": (2, 2)}
+OPERATIONS = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3}
 _SCOPES = {"this step": 0, "last step": 1, "all steps": 2}
 
 Gradient = Union[int, Any]
@@ -141,17 +142,33 @@ class Session(_Owner):
         self._under_way: dict[int, Sequence[Gradient]] = {}  # so that nobody frees them
         _c.call("session_open", communicator._handle, specification.encode(), ctypes.byref(self._handle))
 
-    def add(self, name: str, shape: Iterable[int], dtype: str = "float32") -> int:
-        """Adds a parameter of dtype float32, bfloat16 or float16 and returns its number. The same on every rank."""
+    def add(
+        self, name: str, shape: Iterable[int], dtype: str = "float32", operation: str = "all_reduce", root: int = 0
+    ) -> int:
+        """Adds a parameter of dtype float32, bfloat16 or float16 and returns its number. The same on every rank.
+
+        For another operation than all_reduce, a buffer of the shape of the whole, with a bucket of its own (`bucket_of`): of
+        reduce_scatter and all_gather rank r's part is part number r of it, in place; a broadcast comes from `root`.
+        """
         if dtype not in DTYPES:
             raise Error(Status.INVALID_ARGUMENT, f'"{name}" is {dtype}; known are {", ".join(DTYPES)}')
+        if operation not in OPERATIONS:
+            raise Error(Status.INVALID_ARGUMENT, f'"{name}" is for {operation}; known are {", ".join(OPERATIONS)}')
         extents = list(shape)
         number = ctypes.c_size_t()
         code, width = DTYPES[dtype]
         c_shape = (ctypes.c_int64 * len(extents))(*extents)
-        _c.call("session_add", self._handle, name.encode(), c_shape, len(extents), code, ctypes.byref(number))
+        size = ctypes.sizeof(_c.Buffer)
+        buffer = _c.Buffer(size, name.encode(), c_shape, len(extents), code, OPERATIONS[operation], root)
+        _c.call("session_add_buffer", self._handle, ctypes.byref(buffer), ctypes.byref(number))
         self._bytes.append(math.prod(extents) * width)
         return number.value
+
+    def bucket_of(self, parameter: int) -> int:
+        """The bucket that a parameter is in, once sealed."""
+        bucket = ctypes.c_size_t()
+        _c.call("session_bucket_of", self._handle, parameter, ctypes.byref(bucket))
+        return bucket.value
 
     def add_bucket(self, parameters: Sequence[int]) -> int:
         """Declares that these parameters are reduced by one `start`, and returns the bucket's number."""

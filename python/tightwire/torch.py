@@ -4,7 +4,6 @@
     sync = tightwire.torch.attach(ddp, "int8:block=256", exact=["*.bias", "*norm*"])
 """
 
-import ctypes
 import os
 import queue
 import threading
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from ._arrivals import Arrival, Bucket, Outcome, Place, abort, close, complete
 from ._c import Error, Status
 from ._meeting import meet
 from ._session import Communicator, Session, Statistics
@@ -28,104 +28,6 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 _FORMAT = 1  # of state_dict()
 
 
-class _Bucket:
-    """A bucket of the Session: parameters that are reduced by one call."""
-
-    def __init__(self, number: int, count: int) -> None:
-        self.number = number
-        self.pointers = (ctypes.c_void_p * count)()
-        self.missing = count  # gradients that have not arrived in this step
-        self.waiting: list["_Arrival"] = []  # what cannot be completed before this bucket is
-
-
-class _Arrival:
-    """A bucket of DDP under way. DDP groups parameters by its own lights and regroups them after the first step; ours stay."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self.buffer = buffer
-        self.future: Future[None] = Future()
-        self.left = 0  # buckets of ours that hold parameters of it
-        self.error: Optional[Error] = None
-
-    def result(self) -> Future[torch.Tensor]:
-        def deliver(_: Future[None]) -> torch.Tensor:
-            if self.error is not None:
-                raise self.error
-            return self.buffer
-
-        return self.future.then(deliver)
-
-
-class _Place:
-    """Where the gradient of a parameter belongs."""
-
-    def __init__(self, name: str, parameter: torch.nn.Parameter, bucket: _Bucket, position: int) -> None:
-        self.name, self.bucket, self.position = name, bucket, position
-        self.count, self.dtype = parameter.numel(), parameter.dtype
-
-
-class _Outcome:
-    """What a Sync shares with the thread that waits for it, which must not keep it alive."""
-
-    def __init__(self) -> None:
-        self.error: Optional[Error] = None  # what ended the synchronization, if something did
-        self.seconds = 0.0  # spent on completing what DDP waits for
-
-    def note(self, error: Error) -> None:
-        self.error = self.error or error
-
-
-def _complete(
-    session: Session,
-    communicator: Communicator,
-    started: "queue.SimpleQueue[Optional[_Bucket]]",
-    outcome: _Outcome,
-) -> None:
-    """Waits for buckets in the order of their start and completes what DDP waits for. Runs on a thread of its own."""
-    while (bucket := started.get()) is not None:
-        error: Optional[Error] = None
-        try:
-            session.wait(bucket.number)
-        except Error as failure:
-            error = failure
-            if failure.status != Status.NONFINITE:  # which all ranks know of; anything else they must hear of
-                outcome.note(failure)
-                _abort(communicator, str(failure))
-        began = time.perf_counter()
-        waiting, bucket.waiting = bucket.waiting, []
-        bucket.missing = len(bucket.pointers)  # before DDP goes on: the next step may begin at once
-        for arrival in waiting:
-            arrival.error = arrival.error or error
-            arrival.left -= 1
-            if arrival.left == 0:
-                arrival.future.set_result(None)
-        waiting.clear()
-        outcome.seconds += time.perf_counter() - began
-
-
-def _abort(communicator: Communicator, reason: str) -> None:
-    try:
-        communicator.abort(reason)
-    except Error:
-        pass  # it is closed already, or this is a child of fork()
-
-
-def _close(
-    owner: int,
-    session: Session,
-    communicator: Communicator,
-    started: "queue.SimpleQueue[Optional[_Bucket]]",
-    worker: threading.Thread,
-) -> None:
-    if os.getpid() != owner:
-        return
-    started.put(None)
-    if worker is not threading.current_thread():
-        worker.join(timeout=5)
-    session.close()
-    communicator.close()
-
-
 class Sync:
     """Synchronizes the gradients of one DistributedDataParallel. Made by `attach`.
 
@@ -134,7 +36,7 @@ class Sync:
     met a NaN or an infinity is undone on all ranks alike, as gradient scalers skip it.
     """
 
-    def __init__(self, session: Session, communicator: Communicator, buckets: list[_Bucket], places: dict[int, _Place]):
+    def __init__(self, session: Session, communicator: Communicator, buckets: list[Bucket], places: dict[int, Place]):
         self.session = session
         self.communicator = communicator
         self._hook_seconds = 0.0
@@ -142,12 +44,12 @@ class Sync:
         self._missing = len(places)  # gradients of this step
         self._kept = True  # what became of the last step that ended
         self._open = False  # a step has begun and not been ended
-        self._started: "queue.SimpleQueue[Optional[_Bucket]]" = queue.SimpleQueue()
-        self._outcome = _Outcome()
+        self._started: "queue.SimpleQueue[Optional[Bucket]]" = queue.SimpleQueue()
+        self._outcome = Outcome()
         arguments = (session, communicator, self._started)
-        self._worker = threading.Thread(target=_complete, args=(*arguments, self._outcome), name="tightwire", daemon=True)
+        self._worker = threading.Thread(target=complete, args=(*arguments, self._outcome), name="tightwire", daemon=True)
         self._worker.start()
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), *arguments, self._worker)
+        self._finalizer = weakref.finalize(self, close, os.getpid(), *arguments, self._worker)
 
     @property
     def error(self) -> Optional[Error]:
@@ -169,8 +71,8 @@ class Sync:
                 self.commit()
             self._open = True
         buffer = bucket.buffer()
-        arrival = _Arrival(buffer)
-        touched: dict[int, _Bucket] = {}
+        arrival = Arrival(buffer)
+        touched: dict[int, Bucket] = {}
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
             place = self._place(parameter, gradient)
             place.bucket.pointers[place.position] = gradient.data_ptr()
@@ -188,7 +90,7 @@ class Sync:
             self._missing = len(self._places)
         return arrival.result()
 
-    def _place(self, parameter: torch.Tensor, gradient: torch.Tensor) -> _Place:
+    def _place(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Place:
         place = self._places.get(id(parameter))
         if place is None:
             raise Error(
@@ -218,7 +120,7 @@ class Sync:
     def _fail(self, failure: BaseException) -> None:
         """No rank may wait for this one any more."""
         self._outcome.note(failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure)))
-        _abort(self.communicator, str(failure))
+        abort(self.communicator, str(failure))
 
     def _end(self, keep: bool) -> bool:
         if self._missing != len(self._places):
@@ -400,15 +302,15 @@ def attach(
     description = _describe(ddp, parameters, specification)
     communicator = meet(ddp.process_group, description, error, address, timeout)
     session = Session(communicator, specification)
-    buckets: list[_Bucket] = []
-    places: dict[int, _Place] = {}
+    buckets: list[Bucket] = []
+    places: dict[int, Place] = {}
     numbers = [session.add(name, p.shape, _NAMES[p.dtype]) for name, p in parameters]
     for indices in _group(parameters, min(most, getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1 << 20)), most):
-        bucket = _Bucket(session.add_bucket([numbers[index] for index in indices]), len(indices))
+        bucket = Bucket(session.add_bucket([numbers[index] for index in indices]), len(indices))
         buckets.append(bucket)
         for position, index in enumerate(indices):
             name, parameter = parameters[index]
-            places[id(parameter)] = _Place(name, parameter, bucket, position)
+            places[id(parameter)] = Place(name, parameter, bucket, position)
     session.seal()
     sync = Sync(session, communicator, buckets, places)
     try:

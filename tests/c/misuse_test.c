@@ -45,6 +45,8 @@ static void specifications(tightwire_communicator* communicator) {
       {"int8 operation=max", "must be mean or sum"},
       {"int8 timeout=-1", "must be seconds above 0"},
       {"int8 seed=one", "\"one\" is no such number"},
+      {"int8 ranks-per-node=2", "1 ranks are no multiple of 2 per node"},
+      {"int8 ranks-per-node=0", "must be at least 1"},
       {"int8 nonfinite=ignore", "must be propagate, skip_step or error"},
       {"int8 nonfinite=skip_step rollback=off", "skip_step needs rollback"},
   };
@@ -60,10 +62,11 @@ static void options(tightwire_communicator* communicator) {
   const int64_t shape[] = {64, 64};
   tightwire_session* session = NULL;
   const char* text = NULL;
-  CHECK_OK(tightwire_session_open(communicator,
-                                  " int4:block=32  operation=sum feedback=off rollback=off seed=42 nonfinite=error"
-                                  " rule=head.*=bf16 exact=*norm* small=compressed bucket-bytes=1 timeout=5.5\n",
-                                  &session));
+  CHECK_OK(tightwire_session_open(
+      communicator,
+      " int4:block=32  operation=sum feedback=off rollback=off seed=42 nonfinite=error"
+      " ranks-per-node=1 inside=bf16 rule=head.*=bf16 exact=*norm* small=compressed bucket-bytes=1 timeout=5.5\n",
+      &session));
   CHECK_OK(tightwire_session_add(session, "body.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
   CHECK_OK(tightwire_session_add(session, "head.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
   CHECK_OK(tightwire_session_add(session, "body.norm", shape, 2, TIGHTWIRE_FLOAT16, NULL));
@@ -72,6 +75,7 @@ static void options(tightwire_communicator* communicator) {
   CHECK_OK(tightwire_session_description(session, &text));
   static const char* const kExpected[] = {"operation sum",
                                           "error feedback off",
+                                          ", inside bf16",
                                           "rollback off",
                                           "non-finite policy error",
                                           "seed 42",
@@ -97,6 +101,7 @@ static void sessions(tightwire_communicator* communicator) {
   void* nothing = NULL;
   tightwire_session* session = NULL;
   const size_t unknown = 7;
+  size_t ids = 0;
   CHECK_FAILS(tightwire_session_open(NULL, "int8", &session), TIGHTWIRE_INVALID_ARGUMENT, "handle is null");
   CHECK_FAILS(tightwire_session_open(communicator, NULL, &session), TIGHTWIRE_INVALID_ARGUMENT, "null");
   CHECK_OK(tightwire_session_open(communicator, "exact nonfinite=error", &session));
@@ -112,7 +117,12 @@ static void sessions(tightwire_communicator* communicator) {
   CHECK_FAILS(tightwire_session_add_bucket(session, &unknown, 1, NULL), TIGHTWIRE_INVALID_ARGUMENT, "no parameter 7");
   CHECK_FAILS(tightwire_session_start(session, 0, &pointer, 1), TIGHTWIRE_INVALID_ARGUMENT, "call seal() first");
   CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_INVALID_ARGUMENT, "not sealed");
+  const tightwire_buffer wrong = {
+      .struct_size = sizeof wrong, .name = "x", .shape = shape, .dimensions = 2, .operation = (tightwire_operation)9};
+  CHECK_FAILS(tightwire_session_add_buffer(session, &wrong, NULL), TIGHTWIRE_INVALID_ARGUMENT, "no operation 9");
+  CHECK_FAILS(tightwire_session_add_buffer(session, NULL, NULL), TIGHTWIRE_INVALID_ARGUMENT, "buffer is null");
   CHECK_OK(tightwire_session_seal(session));
+  CHECK_FAILS(tightwire_session_bucket_of(session, 5, &ids), TIGHTWIRE_INVALID_ARGUMENT, "no parameter 5");
   CHECK_FAILS(tightwire_session_seal(session), TIGHTWIRE_INVALID_ARGUMENT, "sealed");
   CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_INVALID_ARGUMENT, "not started");
   CHECK_FAILS(tightwire_session_start(session, 5, &pointer, 1), TIGHTWIRE_INVALID_ARGUMENT, "no bucket 5");

@@ -102,6 +102,46 @@ static void check_checkpoint(tightwire_communicator* communicator, tightwire_ses
   free(state);
 }
 
+/* The other operations, in place: rank r's part is part number r. */
+static void check_operations(tightwire_communicator* communicator) {
+  enum { kPart = 16, kMostRanks = 8 };
+  const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
+  const int64_t shape[] = {size, kPart};
+  tightwire_session* session = NULL;
+  size_t buckets[3];
+  static const tightwire_operation kOperations[] = {TIGHTWIRE_REDUCE_SCATTER, TIGHTWIRE_ALL_GATHER,
+                                                    TIGHTWIRE_BROADCAST};
+  static const char* const kNames[] = {"scattered", "gathered", "told"};
+  CHECK_OK(tightwire_session_open(communicator, "exact operation=sum timeout=20", &session));
+  for (size_t i = 0; i < 3; ++i) {
+    const tightwire_buffer buffer = {.struct_size = sizeof buffer,
+                                     .name = kNames[i],
+                                     .shape = shape,
+                                     .dimensions = 2,
+                                     .type = TIGHTWIRE_FLOAT32,
+                                     .operation = kOperations[i],
+                                     .root = size - 1};
+    CHECK_OK(tightwire_session_add_buffer(session, &buffer, &buckets[i]));
+  }
+  CHECK_OK(tightwire_session_seal(session));
+  float values[3][kMostRanks * kPart];
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_OK(tightwire_session_bucket_of(session, i, &buckets[i]));
+    for (int k = 0; k < size * kPart; ++k) values[i][k] = (float)(100 * rank + k);
+    void* pointer = values[i];
+    CHECK_OK(tightwire_session_start(session, buckets[i], &pointer, 1));
+  }
+  for (size_t i = 0; i < 3; ++i) CHECK_OK(tightwire_session_wait(session, buckets[i]));
+  CHECK_OK(tightwire_session_commit(session, NULL));
+  for (int k = 0; k < size * kPart; ++k) {
+    const int owner = k / kPart;
+    if (owner == rank) CHECK(values[0][k] == (float)(size * k + 100 * (size * (size - 1) / 2)));
+    CHECK(values[1][k] == (float)(100 * owner + k));
+    CHECK(values[2][k] == (float)(100 * (size - 1) + k));
+  }
+  tightwire_session_close(session);
+}
+
 static void run_rank(tightwire_communicator* communicator) {
   const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
   CHECK(rank >= 0 && rank < size && strlen(tightwire_communicator_description(communicator)) > 0);
@@ -145,6 +185,7 @@ static void run_rank(tightwire_communicator* communicator) {
   CHECK_OK(tightwire_session_commit(session, NULL));
   check_same_on_all_ranks(communicator, hash_of(weight, kCount));
   check_checkpoint(communicator, session, weight);
+  check_operations(communicator);
   free(weight);
   tightwire_session_close(session);
 }

@@ -101,6 +101,27 @@ class SessionTest(unittest.TestCase):
 
         on_threads(2, rank)
 
+    def test_other_operations(self) -> None:
+        def rank(communicator: Communicator) -> None:
+            me, size = communicator.rank, communicator.size
+            with Session(communicator, "exact operation=sum") as session:
+                operations = ["reduce_scatter", "all_gather", "broadcast"]
+                parameters = [session.add(operation, (size, 2), "float32", operation, root=1) for operation in operations]
+                session.seal()
+                buckets = [session.bucket_of(parameter) for parameter in parameters]
+                gradients = [array.array("f", [10.0 * me + i for i in range(2 * size)]) for _ in buckets]
+                for bucket, gradient in zip(buckets, gradients):
+                    session.start(bucket, [gradient])
+                for bucket in buckets:
+                    session.wait(bucket)
+                session.commit()
+                scattered, gathered, told = map(list, gradients)
+                self.assertEqual(scattered[2 * me : 2 * me + 2], [30.0 + 3 * i for i in (2 * me, 2 * me + 1)])
+                self.assertEqual(gathered, [10.0 * (i // 2) + i for i in range(6)])
+                self.assertEqual(told, [10.0 + i for i in range(6)])
+
+        on_threads(3, rank)
+
     def test_states(self) -> None:
         def rank(communicator: Communicator) -> bytes:
             with sealed(communicator, "int4:block=32 small=compressed") as session:
@@ -139,6 +160,10 @@ class SessionTest(unittest.TestCase):
             weight, bias = gradient_of(0), array.array("f", [0] * 3)
             with self.fails(Status.INVALID_ARGUMENT, "float64; known are float32"):
                 session.add("x", (2,), "float64")
+            with self.fails(Status.INVALID_ARGUMENT, "for sorting; known are all_reduce"):
+                session.add("x", (2,), "float32", "sorting")
+            with self.fails(Status.INVALID_ARGUMENT, "no parameter 5"):
+                session.bucket_of(5)
             with self.fails(Status.INVALID_ARGUMENT, "got 1 gradients for 2"):
                 session.all_reduce([weight])
             with self.fails(Status.INVALID_ARGUMENT, "of 12 bytes; got 16"):

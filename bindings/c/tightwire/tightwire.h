@@ -123,6 +123,7 @@ typedef struct tightwire_session tightwire_session;
  *     rollback=on|off             steps can be undone, at the price of twice the residuals' memory (on)
  *     nonfinite=propagate|skip_step|error
  *     momentum=FACTOR nesterov=on|off optimizer-momentum=0      momentum correction (docs/sparse.md)
+ *     ranks-per-node=RANKS inside=CODEC   all-reduce over nodes: ranks 0 to RANKS - 1 share the first, and so on
  *     seed=NUMBER timeout=SECONDS bucket-bytes=BYTES
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */
 tightwire_status tightwire_session_open(tightwire_communicator* communicator, const char* specification,
@@ -130,6 +131,34 @@ tightwire_status tightwire_session_open(tightwire_communicator* communicator, co
 /* Adds a parameter, before sealing. Its number, counted from 0, goes to `parameter` unless that is null. */
 tightwire_status tightwire_session_add(tightwire_session* session, const char* name, const int64_t* shape,
                                        size_t dimensions, tightwire_type type, size_t* parameter);
+/* What becomes of a buffer: the mean (or sum) of all of it on every rank; of all of it, each rank's part of the result
+ * on that rank alone; every rank's part on all; one rank's on all. Parts are in place: rank r's is part number r of the
+ * whole. */
+typedef enum tightwire_operation {
+  TIGHTWIRE_ALL_REDUCE = 0,
+  TIGHTWIRE_REDUCE_SCATTER = 1,
+  TIGHTWIRE_ALL_GATHER = 2,
+  TIGHTWIRE_BROADCAST = 3
+} tightwire_operation;
+
+/* A buffer for any operation. Set struct_size to sizeof(tightwire_buffer). */
+typedef struct tightwire_buffer {
+  size_t struct_size;
+  const char* name;
+  const int64_t* shape; /* of the whole; {ranks, elements of a part} where it is to be compressed */
+  size_t dimensions;
+  tightwire_type type;
+  tightwire_operation operation;
+  int32_t root; /* of a broadcast */
+} tightwire_buffer;
+
+/* As tightwire_session_add, for any operation. What is not all-reduced has a bucket of its own; ask for it once sealed.
+ */
+tightwire_status tightwire_session_add_buffer(tightwire_session* session, const tightwire_buffer* buffer,
+                                              size_t* parameter);
+/* The bucket that a parameter is in, once sealed. */
+tightwire_status tightwire_session_bucket_of(tightwire_session* session, size_t parameter, size_t* bucket);
+
 /* Declares that these parameters are reduced by one call, before sealing. What is in no bucket by then is put into
  * buckets of about bucket-bytes, in order of addition. */
 tightwire_status tightwire_session_add_bucket(tightwire_session* session, const size_t* parameters, size_t count,
