@@ -1,4 +1,5 @@
 // A codec of one's own on a GPU: the same type as on the CPU (own_codec.cpp), and one header more.
+#include <tightwire/codec/stat.hpp>
 #include <tightwire/cuda/coder.cuh>
 
 #include <iostream>

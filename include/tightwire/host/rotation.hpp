@@ -17,9 +17,6 @@ namespace tightwire::host {
 /// first, down to 16; fewer than 16 elements stay as they are. So the count of elements stays what it is.
 class Rotation {
  public:
-  static constexpr std::size_t kSmallest = 32;
-  static constexpr std::size_t kLargest = kLargestBlock;
-
   /// None.
   Rotation() = default;
   /// `size` is a power of two from 32 to 4096. The signs are Philox's bits under the key `seed`: element e of a block
