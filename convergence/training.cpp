@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/session.hpp>
 
@@ -24,7 +25,7 @@ namespace convergence {
 namespace {
 
 void use_one_deterministic_thread() {
-  torch::set_num_threads(1);
+  at::set_num_threads(1);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // OpenBLAS has a pool of its own, which libtorch does not limit and which may not be there.
   if (void* limit = dlsym(RTLD_DEFAULT, "openblas_set_num_threads")) reinterpret_cast<void (*)(int)>(limit)(1);

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         study = _study(arguments)
         runner = Runner(arguments.folder, arguments.workers, _Progress())
-        jobs = {job.title: job for job in study.jobs()}
+        jobs = {(job.command, tuple(job.environment.items())) for job in study.jobs()}
         print(f"{study.name}: {len(study.pairs)} pairs, {len(study.seeds)} seeds, {len(jobs)} trainings")
         for line in study.power(runner):
             print(line)

@@ -190,6 +190,8 @@ class Runner:
             output, errors = process.communicate(timeout=job.timeout)
             return output, errors, process.returncode
         except subprocess.TimeoutExpired as expired:
+            _kill(process)
+            process.communicate()  # closes the pipes
             raise RunError(f"was not done after {job.timeout:g} s, and was stopped") from expired
         finally:
             _kill(process)
