@@ -8,16 +8,13 @@
 namespace convergence {
 namespace {
 
-/// Rounds to -1, 0 or 1 times the largest magnitude, so that the mean is right.
+/// Rounds to multiples of the largest magnitude, so that the mean is right: down, after a random number was added.
 void round_stochastically(std::span<float> values, std::mt19937_64& random) {
   float largest = 0;
   for (const float value : values) largest = std::max(largest, std::abs(value));
   if (largest == 0) return;
   std::uniform_real_distribution<float> uniform;
-  for (float& value : values) {
-    const float drawn = uniform(random);
-    value = drawn < std::abs(value) / largest ? std::copysign(largest, value) : 0.0f;
-  }
+  for (float& value : values) value = largest * std::floor(value / largest + uniform(random));
 }
 
 class Noise final : public Control {
@@ -29,7 +26,7 @@ class Noise final : public Control {
     std::seed_seq sequence{step.seed, static_cast<std::uint64_t>(step.number),
                            static_cast<std::uint64_t>(shared_ ? 0 : step.rank)};
     std::mt19937_64 random(sequence);
-    constexpr std::size_t kBlock = 16;
+    constexpr std::size_t kBlock = 4;
     for (const std::span<float> gradient : step.gradients)
       for (std::size_t at = 0; at < gradient.size(); at += kBlock)
         round_stochastically(gradient.subspan(at, std::min(kBlock, gradient.size() - at)), random);
