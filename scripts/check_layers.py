@@ -60,7 +60,7 @@ def violations(root):
             yield f"{name}: includes a backend's header"
         if CONDITIONAL.search(text) and not name.startswith("detail/"):
             yield f"{name}: preprocessor conditional outside detail/"
-    for folder in ("include", "src", "transports", "tools", "tests", "bench", "examples"):
+    for folder in ("include", "src", "transports", "tools", "tests", "bench", "examples", "convergence"):
         for path in sorted((root / folder).rglob("*.[hc]pp")):
             lines = path.read_text().count("\n")
             if lines > LONGEST_FILE:

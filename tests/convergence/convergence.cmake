@@ -5,6 +5,9 @@ foreach(part statistics running)
     ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python")
 endforeach()
 if(TARGET convergence_trainer AND TARGET tightwire_tool)
+  add_test(NAME convergence.trainer COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_trainer.py)
+  set_tests_properties(convergence.trainer PROPERTIES LABELS convergence TIMEOUT 300 RUN_SERIAL ON
+    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python;TIGHTWIRE_CONVERGENCE_TRAINER=$<TARGET_FILE:convergence_trainer>")
   # Fails where a control is judged wrongly: sound ones must be found as good, broken ones worse.
   add_test(NAME convergence.smoke
     COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/smoke.py $<TARGET_FILE:tightwire_tool> ${CMAKE_CURRENT_BINARY_DIR}/smoke)
