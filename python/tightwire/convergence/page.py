@@ -39,7 +39,9 @@ def as_html(result: dict) -> str:
         parts += ["<h2>Controls</h2>", "<p>Negative controls are broken on purpose and must be found worse, positive ones are "
                   "sound and must be found as good. The last column was measured by judging samples of these runs, drawn "
                   "with replacement: how often a positive control would be found worse (false alarm), or a negative one "
-                  "would not be (miss).</p>", _verdicts(controls, True)]
+                  f"would not be (miss). Over all controls: false alarms {_format(result['false_alarm_rate'], '.1%')}, misses "
+                  f"{_format(result['miss_rate'], '.1%')} (<code>false_alarm_rate</code>, <code>miss_rate</code>).</p>",
+                  _verdicts(controls, True)]
     tasks: dict[str, list[tuple[int, dict]]] = {}
     for i, pair in schemes or controls:
         tasks.setdefault(pair["task"], []).append((i, pair))

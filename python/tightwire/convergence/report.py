@@ -25,8 +25,16 @@ def as_json(study: Study, comparisons: Sequence[Comparison]) -> dict:
         "seeds": list(study.seeds),
         "rules": dataclasses.asdict(study.rules),
         "status": study.status(comparisons),
+        "false_alarm_rate": _mean_rate(comparisons, "positive control"),
+        "miss_rate": _mean_rate(comparisons, "negative control"),
         "comparisons": [_comparison(study, comparison, len(comparisons)) for comparison in comparisons],
     }
+
+
+def _mean_rate(comparisons: Sequence[Comparison], kind: str) -> float | None:
+    """Of wrong verdicts on samples of the runs of controls, over all controls of a kind."""
+    rates = [c.wrong_rate for c in comparisons if c.pair.kind == kind and c.wrong_rate is not None]
+    return sum(rates) / len(rates) if rates else None
 
 
 def _comparison(study: Study, comparison: Comparison, count: int) -> dict:
