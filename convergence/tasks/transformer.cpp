@@ -43,7 +43,7 @@ const torch::Tensor& text() {
   return read;
 }
 
-/// Attention and one hidden layer, both beside a residual path, 20,000 parameters or so.
+/// Attention and one hidden layer, both beside a residual path, 23,184 parameters.
 class Transformer final : public Task {
  public:
   explicit Transformer(std::uint64_t seed) : seed_(seed), text_(text()) {
