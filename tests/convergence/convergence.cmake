@@ -4,6 +4,9 @@ foreach(part statistics running)
   set_tests_properties(unit.convergence_${part} PROPERTIES LABELS unit TIMEOUT 120
     ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python")
 endforeach()
+add_test(NAME convergence.page COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_page.py)
+set_tests_properties(convergence.page PROPERTIES LABELS convergence TIMEOUT 120
+  ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python")
 if(TARGET convergence_trainer AND TARGET tightwire_tool)
   add_test(NAME convergence.trainer COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_trainer.py)
   set_tests_properties(convergence.trainer PROPERTIES LABELS convergence TIMEOUT 300 RUN_SERIAL ON

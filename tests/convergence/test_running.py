@@ -2,6 +2,7 @@
 import json
 import os
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from xml.etree import ElementTree
@@ -92,6 +93,19 @@ class Running(InFolder):
     def test_program_that_is_not_there(self):
         run = Runner(self.folder).run([Job("nothing", ("/no/such/program",))])[0]
         self.assertEqual(run.error, "/no/such/program cannot be started: No such file or directory")
+
+    def test_interruption_stops_what_runs_and_starts_nothing_more(self):
+        def tell(text):
+            if text.startswith("1/"):
+                raise KeyboardInterrupt
+
+        jobs = [self.job(1), self.job(2, fault="sleep")] + [self.job(seed) for seed in range(3, 20)]
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            Runner(self.folder, 2, tell).run(jobs)
+        self.assertLess(time.monotonic() - began, 30)  # the second would sleep for a minute
+        self.assertLess(len(self.started()), 10)
+        self.assertIsNotNone(Runner(self.folder).cached(self.job(1)))
 
     def test_diverged_is_a_result(self):
         self.assertIsNone(Runner(self.folder).run([self.job(fault="diverged")])[0].metric())

@@ -139,13 +139,13 @@ class Runner:
                 done += 1
                 self._tell(f"{done}/{len(left)} {job.title}" + (f": {run.error}" if run.error else ""))
 
-        try:
-            with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(self.workers) as pool:
+            try:
                 for future in [pool.submit(work, key, job) for key, job in left.items()]:
                     future.result()
-        except BaseException:
-            self._stop()
-            raise
+            except BaseException:
+                self._stop()  # the pool waits for its threads, which must have nothing left to do
+                raise
         return [results[key] for key in keys]
 
     def _hash(self, path: str) -> str:
