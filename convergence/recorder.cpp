@@ -51,8 +51,8 @@ void Recorder::residual(std::size_t rank, const tightwire::Session& session) {
       owner_squares_[rank] += static_cast<double>(kept) * static_cast<double>(kept);
 }
 
-Balance Recorder::balance() const {
-  double difference = 0, unexplained = 0, owners = 0, length = true_squares_;
+Balance Recorder::balance(bool rotated) const {
+  double difference = 0, kept_squares = 0, unexplained = 0, owners = 0, length = true_squares_;
   double true_sum_squares = 0;
   for (std::size_t i = 0; i < true_sum_.size(); ++i) {
     const double missing = true_sum_[i] - result_sum_[i];
@@ -60,6 +60,7 @@ Balance Recorder::balance() const {
     for (const std::vector<float>& residual : residuals_) kept += static_cast<double>(residual[i]);
     kept /= static_cast<double>(residuals_.size());
     difference += missing * missing;
+    kept_squares += kept * kept;
     unexplained += (missing - kept) * (missing - kept);
     true_sum_squares += true_sum_[i] * true_sum_[i];
   }
@@ -68,7 +69,8 @@ Balance Recorder::balance() const {
   Balance balance;
   balance.update_error = std::sqrt(difference) / length;
   // Where the elements lie that owners keep is the plan's business. That they could explain what is missing is enough.
-  balance.lost = std::max(0.0, std::sqrt(unexplained) - std::sqrt(owners)) / length;
+  const double not_at_senders = rotated ? std::sqrt(difference) - std::sqrt(kept_squares) : std::sqrt(unexplained);
+  balance.lost = std::max(0.0, not_at_senders - std::sqrt(owners)) / length;
   balance.flushed_share = not_zero_ == 0 ? 0 : static_cast<double>(flushed_) / static_cast<double>(not_zero_);
   balance.norm_ratio = result_lengths_ / true_lengths_;
   return balance;

@@ -33,8 +33,8 @@ class Recorder {
   void result(std::size_t step, std::span<const std::span<float>> parts);
   /// By every rank, between steps. Some barrier must lie between this and `balance`.
   void residual(std::size_t rank, const tightwire::Session& session);
-  /// By rank 0.
-  Balance balance() const;
+  /// By rank 0. `rotated`: residuals are of rotated elements, so that only their lengths can be compared.
+  Balance balance(bool rotated) const;
 
  private:
   using Slots = std::vector<std::vector<float>>;  // [rank][element]

@@ -95,7 +95,7 @@ class Training {
     const auto hashes = tightwire::gather_values(*transport_, hash());
     for (const std::uint64_t hash : hashes) state.differing_ranks += hash != hashes[0] ? 1 : 0;
     if (rank() != 0) return state;
-    if (steps_done > 0) state.balance = recorder_.balance();
+    if (steps_done > 0) state.balance = recorder_.balance(options_.codec.starts_with("hadamard"));
     state.evaluation = task_->evaluate();
     state.sent_bytes = sent_bytes();
     state.gradient_bytes = gradients_before_ + session_->total().gradient_bytes;

@@ -138,6 +138,8 @@ class ForeignTrainer(InFolder):
     def test_power_is_told_once_runs_are_known(self):
         study = read(self.study())
         self.assertIn("are not", study.power(Runner(self.folder))[0])
+        guessed = read(self.study(**{"margin = 0.001": "margin = 0.001, deviation = 0.001"}))
+        self.assertIn("toy, 2 pairs: paired differences are taken to deviate by 0.001", guessed.power(Runner(self.folder))[0])
         study.run(Runner(self.folder))
         self.assertRegex(study.power(Runner(self.folder))[0], r"deviate by .*; \d+ seeds show a margin of 0.001 with power 0.9")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 from pathlib import Path
@@ -69,9 +70,14 @@ class _Progress:
             print(f"[{now - self._began:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGTERM, _interrupt)  # trainings are in process groups of their own, and end with us
     try:
         study = _study(arguments)
         runner = Runner(arguments.folder, arguments.workers, _Progress())

@@ -18,7 +18,7 @@ class ConfigurationError(Exception):
 _KNOWN = {
     "": {"name", "command", "environment", "folder", "files", "timeout", "seeds", "baseline", "codecs", "arms", "metric",
          "lines", "judge"},
-    "metric": {"name", "margin", "higher_is_better", "worst", "target"},
+    "metric": {"name", "margin", "higher_is_better", "worst", "target", "deviation"},
     "lines": {"step", "loss", "bytes", "metric"},
     "judge": {"alpha", "power", "undecided"},
     "arms": {"name", "codec", "command", "environment", "expect"},
@@ -73,7 +73,7 @@ def _environment(table: _Table) -> dict[str, str]:
     return values
 
 
-def _metric(path: Path, top: _Table) -> tuple[Metric, Keys]:
+def _metric(path: Path, top: _Table) -> tuple[Metric, Keys, float | None]:
     metric = _Table(path, "metric", top.get("metric", dict, needed=True))
     lines = _Table(path, "lines", top.get("lines", dict, {}))
     margin = float(metric.get("margin", (int, float), needed=True))
@@ -81,7 +81,11 @@ def _metric(path: Path, top: _Table) -> tuple[Metric, Keys]:
         raise ConfigurationError(f"{metric.where}\"margin\" must be above 0, got {margin:g}")
     bounds = {key: None if (value := metric.get(key, (int, float))) is None else float(value) for key in ("worst", "target")}
     keys = Keys(*(lines.get(key, str, key) for key in ("step", "loss", "bytes", "metric")))
-    return Metric(metric.get("name", str, keys.metric), margin, metric.get("higher_is_better", bool, False), **bounds), keys
+    deviation = metric.get("deviation", (int, float))
+    if deviation is not None and deviation < 0:
+        raise ConfigurationError(f"{metric.where}\"deviation\" must not be below 0, got {deviation:g}")
+    return (Metric(metric.get("name", str, keys.metric), margin, metric.get("higher_is_better", bool, False), **bounds), keys,
+            deviation)
 
 
 def _rules(path: Path, top: _Table) -> Rules:
@@ -108,7 +112,7 @@ def read(path: Path) -> Study:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is no TOML: {error}") from error
     top = _Table(path, "", values)
-    metric, keys = _metric(path, top)
+    metric, keys, deviation = _metric(path, top)
     name, folder = top.get("name", str, path.stem), path.parent / top.get("folder", str, ".")
     files = tuple(str(folder / file) for file in top.texts("files"))
     timeout = float(top.get("timeout", (int, float), 3600))
@@ -127,7 +131,8 @@ def read(path: Path) -> Study:
     command, environment = top.texts("command", needed=True), _environment(top)
     reference = top.get("baseline", str, "exact")
     baseline = arm(reference, reference, command, environment)
-    pairs = [Pair(name, arm(codec, codec, command, environment), baseline, metric) for codec in top.texts("codecs")]
+    pairs = [Pair(name, arm(codec, codec, command, environment), baseline, metric, deviation=deviation)
+             for codec in top.texts("codecs")]
     for values in top.get("arms", list, []):
         table = _Table(path, "arms", values)
         codec = table.get("codec", str, reference)
@@ -135,7 +140,8 @@ def read(path: Path) -> Study:
         if expect not in ("", AS_GOOD, WORSE, UNDECIDED):
             raise ConfigurationError(f"{table.where}\"expect\" must be \"{AS_GOOD}\" or \"{WORSE}\", got \"{expect}\"")
         pairs.append(Pair(name, arm(table.get("name", str, codec), codec, table.texts("command") or command,
-                                    {**environment, **_environment(table)}), baseline, metric, expected=expect))
+                                    {**environment, **_environment(table)}), baseline, metric, expected=expect,
+                          deviation=deviation))
     if not pairs:
         raise ConfigurationError(f"{path}: nothing to compare with \"{reference}\"; give \"codecs\" or [[arms]]")
     return Study(name, pairs, _seeds(top), _rules(path, top), {"configuration": str(path)})

@@ -40,7 +40,7 @@ def _mean_rate(comparisons: Sequence[Comparison], kind: str) -> float | None:
 def _comparison(study: Study, comparison: Comparison, count: int) -> dict:
     pair, verdict = comparison.pair, comparison.verdict
     result = {
-        "task": pair.task, "arm": pair.arm.name, "baseline": pair.baseline.name, "kind": pair.kind, "note": pair.note,
+        "task": pair.task, "arm": pair.arm.name, "baseline": pair.baseline.name, "kind": pair.kind,
         "verdict": verdict.verdict, "expected": pair.expected, "right": comparison.right,
         "reasons": verdict.reasons, "found_by": verdict.by,
         "metric": dataclasses.asdict(pair.metric),

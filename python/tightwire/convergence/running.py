@@ -137,6 +137,8 @@ class Runner:
             with self._lock:
                 results[key] = run
                 done += 1
+                if self._stopping:
+                    return
                 self._tell(f"{done}/{len(left)} {job.title}" + (f": {run.error}" if run.error else ""))
 
         with ThreadPoolExecutor(self.workers) as pool:

@@ -7,6 +7,7 @@ itself, so its quantiles are expanded as for Student's t (Hesterberg 2015), and 
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -114,9 +115,10 @@ def seeds_needed(deviation: float, margin: float, alpha: float = 0.05, power: fl
     """How many seeds show, with this probability, that an arm that truly equals the baseline is within the margin."""
     if margin <= 0 or deviation < 0:
         raise ValueError(f"margin must be above 0 and deviation no less than 0, got {margin} and {deviation}")
-    for runs in range(FEWEST_RUNS, most):
-        quantile = student_quantile(1 - alpha, runs - 1)
+
+    def suffice(runs: int) -> bool:
         # Student's t shifted by what the margin is in standard errors stands for the noncentral one.
-        if deviation == 0 or student_cdf(margin * math.sqrt(runs) / deviation - quantile, runs - 1) >= power:
-            return runs
-    return most
+        quantile = student_quantile(1 - alpha, runs - 1)
+        return deviation == 0 or student_cdf(margin * math.sqrt(runs) / deviation - quantile, runs - 1) >= power
+
+    return bisect.bisect_left(range(most), True, lo=FEWEST_RUNS, key=suffice)

@@ -32,7 +32,7 @@ class Pair:
     kind: str = "scheme"  # scheme, positive control, negative control
     expected: str = ""
     judges_lost: bool = True
-    note: str = ""
+    deviation: float | None = None  # of paired differences, as far as is known before anything ran
 
 
 @dataclass(frozen=True)
@@ -80,27 +80,36 @@ class Study:
 
     def power(self, runner: Runner) -> list[str]:
         """What is known before the run of how many seeds are needed: from pairs that earlier runs have."""
-        told = []
-        unknown = 0
+        told, unknown = [], 0
+        expected: dict[tuple[str, float, float], int] = {}
         for pair in self.pairs:
             known = [(base, arm) for seed in self.seeds
                      if (base := runner.cached(pair.baseline.job(seed))) and (arm := runner.cached(pair.arm.job(seed)))]
             if pair.kind == "negative control":
                 continue
             if len(known) < 3:
-                unknown += 1
+                if pair.deviation is None:
+                    unknown += 1
+                else:
+                    key = (pair.task, pair.deviation, pair.metric.margin)
+                    expected[key] = expected.get(key, 0) + 1
                 continue
             deficits = [pair.metric.deficit(base.metric(), arm.metric()) for base, arm in known]
             mean = sum(deficits) / len(deficits)
             deviation = math.sqrt(sum((d - mean) ** 2 for d in deficits) / (len(deficits) - 1))
-            need = seeds_needed(deviation, pair.metric.margin, self.rules.alpha / len(self.pairs), self.rules.power)
             told.append(f"{pair.task}, {pair.arm.name}: paired differences of {len(known)} earlier seeds deviate by "
-                        f"{deviation:.3g}; {need} seeds show a margin of {pair.metric.margin:g} with power "
-                        f"{self.rules.power:g}, and there are {len(self.seeds)}")
+                        f"{deviation:.3g}; {self._need(deviation, pair.metric.margin)}")
+        for (task, deviation, margin), count in expected.items():
+            told.append(f"{task}, {count} pairs: paired differences are taken to deviate by {deviation:.3g}; "
+                        f"{self._need(deviation, margin)}")
         if unknown:
             told.append(f"of {unknown} pairs fewer than 3 earlier runs are known, so that the seeds they need are not; "
                         f"they get {len(self.seeds)}")
         return told
+
+    def _need(self, deviation: float, margin: float) -> str:
+        need = seeds_needed(deviation, margin, self.rules.alpha / len(self.pairs), self.rules.power)
+        return (f"{need} seeds show a margin of {margin:g} with power {self.rules.power:g}, and there are {len(self.seeds)}")
 
     def run(self, runner: Runner) -> list[Comparison]:
         """Runs what is missing and judges all pairs together."""

@@ -15,7 +15,7 @@ class Task:
     """A task of the trainer with what it is judged by."""
 
     metric: Metric
-    options: tuple[str, ...] = ()
+    deviation: float | None = None  # of paired differences of sound schemes, as measured in the quick tier
 
 
 # Excess losses are judged by their logarithm: 0.15 is 1.4 times as far from the optimum. The other margins are about what
@@ -110,7 +110,7 @@ class Tier:
 
 
 TIERS = {
-    "smoke": Tier(("least-squares", "fashion"), (codec("int8"), codec("int4")), POSITIVE[:4] + NEGATIVE, 6,
+    "smoke": Tier(("least-squares", "fashion"), (codec("int8"), codec("int4")), POSITIVE[:4] + NEGATIVE, 8,
                   {"fashion": ("--steps", "60")}),
     "quick": Tier(tuple(TASKS), (*SCHEMES, CORRECTED), POSITIVE + NEGATIVE, 6),
     "full": Tier(tuple(TASKS), (*SCHEMES, *MORE_SCHEMES, CORRECTED), POSITIVE + NEGATIVE, 20,
@@ -142,7 +142,7 @@ def _scheme_pair(trainer: str, task: str, scheme: Scheme, options: Sequence[str]
     title = f"{task}: {variant}" if variant else task
     return Pair(title, _arm(trainer, scheme.name, task, (*scheme.options, *options)),
                 _arm(trainer, "exact", task, options), TASKS[task].metric,
-                judges_lost="--no-error-feedback" not in scheme.options)
+                judges_lost="--no-error-feedback" not in scheme.options, deviation=TASKS[task].deviation)
 
 
 def _control_pair(trainer: str, control: Control, options: Sequence[str]) -> Pair:
