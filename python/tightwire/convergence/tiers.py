@@ -21,9 +21,9 @@ class Task:
 # Excess losses are judged by their logarithm: 0.15 is 1.4 times as far from the optimum. The other margins are about what
 # another seed of exact training changes. docs/convergence.md says more.
 TASKS = {
-    "least-squares": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0)),
-    "logistic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-1.5)),
-    "quadratic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0)),
+    "least-squares": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0), 0.01),
+    "logistic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-1.3), 0.01),
+    "quadratic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0), 0.01),
     "fashion": Task(Metric("accuracy", 0.02, higher_is_better=True, worst=0.1, target=0.75)),
     "transformer": Task(Metric("validation loss", 0.05, worst=5.0, target=2.4)),
     "embedding": Task(Metric("test error", 0.05, worst=5.0, target=0.5)),
