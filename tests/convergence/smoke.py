@@ -33,4 +33,4 @@ for name in ("report.html", "junit.xml"):
         problems.append(f"{name} is nearly empty")
 if status != 0 and not problems:
     problems.append(f"exit status {status}")
-sys.exit("\n".join(problems))
+sys.exit("\n".join(problems) or 0)
