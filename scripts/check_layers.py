@@ -71,7 +71,8 @@ def violations(root):
             yield f"{name}: headers of device code are cuda/*.cuh, and no others"
         if CONDITIONAL.search(text) and not name.startswith("detail/"):
             yield f"{name}: preprocessor conditional outside detail/"
-    for folder in ("include", "src", "cuda", "transports", "bindings", "python", "tools", "tests", "bench", "examples"):
+    folders = ["include", "src", "cuda", "transports", "bindings", "python", "tools", "tests", "bench", "examples", "convergence"]
+    for folder in folders:
         suffixes = {".hpp", ".cpp", ".h", ".c", ".cuh", ".cu", ".py"}
         for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in suffixes):
             lines = path.read_text().count("\n")

@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset dev >/dev/null
 folders=(src cuda transports bindings tools)
-[[ ${1-} == --all ]] && folders+=(tests bench examples)
+[[ ${1-} == --all ]] && folders+=(tests bench examples convergence)
 git ls-files -z "${folders[@]/%//*.cpp}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p build/dev --quiet --extra-arg=-w

@@ -47,6 +47,7 @@ TEST(Tool, HelpNamesEverySubcommandAndNoSubcommandIsWrongUsage) {
   EXPECT_NE(help.output.find("run"), std::string::npos);
   EXPECT_NE(help.output.find("info"), std::string::npos);
   EXPECT_NE(help.output.find("codecs"), std::string::npos);
+  EXPECT_NE(help.output.find("converge"), std::string::npos);
   const Outcome nothing = tool("");
   EXPECT_EQ(nothing.status, 2);
   EXPECT_EQ(nothing.output, help.output);
@@ -139,6 +140,15 @@ TEST(ToolCodecs, PrintsATableAndNamesWhatItDoesNotKnow) {
   EXPECT_EQ(unknown.status, 1);
   EXPECT_NE(unknown.output.find("int44"), std::string::npos) << unknown.output;
   EXPECT_EQ(unknown.output.find("int8:block"), std::string::npos) << "measured before it looked";
+}
+
+TEST(ToolConverge, HandsItsArgumentsToThePackageAndNamesWhatIsMissing) {
+  const Outcome help = tool("converge --help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_NE(help.output.find("--tier"), std::string::npos) << help.output;
+  const Outcome missing = tool("converge --plan", "TIGHTWIRE_CONVERGENCE_TRAINER=/nothing/there");
+  EXPECT_EQ(missing.status, 64);
+  EXPECT_NE(missing.output.find("/nothing/there is not there"), std::string::npos) << missing.output;
 }
 
 TEST(ToolRun, PassesTheProgramsArgumentsOnUntouched) {

@@ -8,6 +8,7 @@
 #include <tightwire/version.hpp>
 
 #include "codecs.hpp"
+#include "converge.hpp"
 #include "info.hpp"
 #include "run.hpp"
 
@@ -28,6 +29,7 @@ int run_tool(std::vector<std::string> arguments) {
   tightwire::tool::add_run(app, after_dashes, status);
   tightwire::tool::add_info(app, status);
   tightwire::tool::add_codecs(app, status);
+  tightwire::tool::add_converge(app, status);
   constexpr int kWrongUsage = 2;
   try {
     app.parse(arguments);

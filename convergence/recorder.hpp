@@ -1,0 +1,50 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <tightwire/session.hpp>
+
+namespace convergence {
+
+/// What became of the gradients, over all steps up to now. Lengths are L2 norms over all parameters.
+struct Balance {
+  /// Distance of the sum of results from the sum of true means, in lengths of the latter (of independent steps where
+  /// that is more, so that gradients that cancel do not make a small error look large).
+  double update_error = 0;
+  /// The part of it that no residual holds: what error feedback promises to be none.
+  double lost = 0;
+  double flushed_share = 0;  ///< of elements that were not zero in the mean, those that are zero in the result
+  double norm_ratio = 0;     ///< length of the results by length of the true means, both added up over the steps
+};
+
+/// Knows what went into the reductions of all ranks and what came out, independently of tightwire: it sees gradients
+/// before, and results after, everything that a codec or a control does to them. Ranks are threads of one process.
+class Recorder {
+ public:
+  explicit Recorder(std::size_t ranks)
+      : gradients_{Slots(ranks), Slots(ranks)}, residuals_(ranks), owner_squares_(ranks) {}
+
+  /// Before the reduction of a step, by every rank.
+  void gradient(std::size_t rank, std::size_t step, std::span<const std::span<float>> parts);
+  /// After the reduction, by rank 0: every rank has called `gradient` then, and none the one after the next.
+  void result(std::size_t step, std::span<const std::span<float>> parts);
+  /// By every rank, between steps. Some barrier must lie between this and `balance`.
+  void residual(std::size_t rank, const tightwire::Session& session);
+  /// By rank 0. `rotated`: residuals are of rotated elements, so that only their lengths can be compared.
+  Balance balance(bool rotated) const;
+
+ private:
+  using Slots = std::vector<std::vector<float>>;  // [rank][element]
+
+  std::array<Slots, 2> gradients_;  // by parity of the step
+  Slots residuals_;
+  std::vector<double> owner_squares_;  // [rank]
+  std::vector<double> true_sum_, result_sum_;
+  double true_squares_ = 0, true_lengths_ = 0, result_lengths_ = 0;
+  std::uint64_t not_zero_ = 0, flushed_ = 0;
+};
+
+}  // namespace convergence

@@ -1,0 +1,107 @@
+"""The command `tightwire converge`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+
+from . import report
+from .configuration import ConfigurationError, read
+from .running import Runner, RunError
+from .study import Study
+from .tiers import TASKS, TIERS, tier_study
+
+WRONG_USAGE = 64
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "tightwire converge", description="Trains with compressed gradients and with exact ones, over the same seeds, and "
+        "judges whether the former are as good. Exit status: 0 all as it should be, 1 something is worse or a control was "
+        "judged wrongly, 2 trainings failed, 3 too few runs, 64 wrong usage.")
+    parser.add_argument("file", nargs="?", type=Path, help="TOML file of a trainer of your own (docs/convergence.md)")
+    parser.add_argument("--tier", choices=sorted(TIERS), help="part of the suite (default: quick; full is for a night)")
+    parser.add_argument("--task", action="append", default=[], choices=sorted(TASKS), help="this task only; repeatable")
+    parser.add_argument("--codec", action="append", default=[], help="this codec instead of the tier's; repeatable")
+    parser.add_argument("--no-controls", action="store_true", help="leave the controls out")
+    parser.add_argument("--seeds", type=int, default=0, help="how many, instead of the tier's")
+    parser.add_argument("--folder", type=Path, default=Path("convergence-results"),
+                        help="for runs, which are taken from there next time, and reports")
+    parser.add_argument("--workers", type=int, default=0, help="trainings at a time (default: cores)")
+    parser.add_argument("--trainer", default=os.environ.get("TIGHTWIRE_CONVERGENCE_TRAINER", ""), help=argparse.SUPPRESS)
+    parser.add_argument("--no-html", action="store_true", help="no report.html (needs no matplotlib)")
+    parser.add_argument("--plan", action="store_true", help="only tell what would run, and how many seeds are needed")
+    return parser.parse_args(argv)
+
+
+def _study(arguments: argparse.Namespace) -> Study:
+    if arguments.file:
+        if arguments.tier or arguments.task or arguments.codec:
+            raise ConfigurationError("a file and --tier, --task or --codec do not go together")
+        study = read(arguments.file)
+        if arguments.seeds:
+            study.seeds = range(1, 1 + arguments.seeds)
+        return study
+    if not arguments.trainer:
+        raise ConfigurationError("the trainer is missing: build the target convergence_trainer (it needs libtorch-dev), or "
+                                 "name it in TIGHTWIRE_CONVERGENCE_TRAINER")
+    if not os.access(arguments.trainer, os.X_OK):
+        raise ConfigurationError(f"the trainer {arguments.trainer} is not there; build the target convergence_trainer")
+    return tier_study(arguments.tier or "quick", str(Path(arguments.trainer).resolve()), arguments.seeds, arguments.task,
+                      arguments.codec, not arguments.no_controls)
+
+
+class _Progress:
+    """Lines at most once a second, and those of failures always."""
+
+    def __init__(self) -> None:
+        self._told = 0.0
+        self._began = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._told > 1 or ":" in text:
+            self._told = now
+            print(f"[{now - self._began:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status."""
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGTERM, _interrupt)  # trainings are in process groups of their own, and end with us
+    try:
+        study = _study(arguments)
+        runner = Runner(arguments.folder, arguments.workers, _Progress())
+        jobs = {(job.command, tuple(job.environment.items())) for job in study.jobs()}
+        print(f"{study.name}: {len(study.pairs)} pairs, {len(study.seeds)} seeds, {len(jobs)} trainings")
+        for line in study.power(runner):
+            print(line)
+        if arguments.plan:
+            return 0
+        began = time.monotonic()
+        comparisons = study.run(runner)
+    except (ConfigurationError, RunError, ValueError) as error:
+        print(f"tightwire converge: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        print("tightwire converge: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    study.facts.update(machine=f"{platform.machine()}, {os.cpu_count()} cores", seconds=f"{time.monotonic() - began:.0f}")
+    result = report.as_json(study, comparisons)
+    print(report.table(result))
+    for path in report.write(result, arguments.folder, not arguments.no_html):
+        print(path)
+    return result["status"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""From the runs of two arms to a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy
+
+from .statistics import FEWEST_RUNS, Estimate, estimate, holm
+
+AS_GOOD, WORSE, UNDECIDED, FAILED = "as good", "worse", "not enough runs", "failed"
+
+# What error feedback may lose of the sum of all updates: nothing but rounding, which is 1e-6 and less.
+MOST_LOST = 1e-4
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is judged, and by how much an arm may be worse."""
+
+    name: str
+    margin: float
+    higher_is_better: bool = False
+    worst: float | None = None  # stands for a run that diverged; for others a bound
+    target: float | None = None  # a level to be reached, for "steps to reach it"
+
+    def deficit(self, baseline: float | None, arm: float | None) -> float:
+        """How much worse `arm` is; a diverged run counts as the worst there is."""
+        base, other = self._bounded(baseline), self._bounded(arm)
+        return base - other if self.higher_is_better else other - base
+
+    def _bounded(self, value: float | None) -> float:
+        if value is None or not math.isfinite(value):
+            if self.worst is None:
+                raise ValueError(f"a run diverged, and the metric \"{self.name}\" has no `worst` to count it as")
+            return self.worst
+        if self.worst is None:
+            return value
+        return max(value, self.worst) if self.higher_is_better else min(value, self.worst)
+
+
+@dataclass
+class Verdict:
+    """Why, in `reasons`, in words and numbers."""
+
+    verdict: str
+    reasons: list[str] = field(default_factory=list)
+    by: list[str] = field(default_factory=list)  # metric, replicas, lost: what found it worse
+    estimate: Estimate | None = None
+    p_as_good: float = 1.0  # adjusted for the number of comparisons
+    p_worse: float = 1.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the verdict on one pair rests on; lists are by seed."""
+
+    deficits: Sequence[float]
+    lost: Sequence[float] = ()  # the most that a run lost; empty where nothing is promised
+    differing: Sequence[int] = ()  # steps at which ranks first differed, -1 where never
+
+    def of(self, indices: Sequence[int]) -> Evidence:
+        return Evidence([self.deficits[i] for i in indices], [self.lost[i] for i in indices] if self.lost else (),
+                        [self.differing[i] for i in indices] if self.differing else ())
+
+
+def judge(evidence: Sequence[Evidence], metrics: Sequence[Metric], alpha: float = 0.05) -> list[Verdict]:
+    """One verdict per pair, corrected for their number: the chance of any wrong "as good", and of any wrong "worse", stays
+    below alpha."""
+    verdicts, judged = [], []
+    for one, metric in zip(evidence, metrics, strict=True):
+        verdict = Verdict(UNDECIDED)
+        verdicts.append(verdict)
+        if len(one.deficits) < 2:
+            continue
+        verdict.estimate = estimate(one.deficits, metric.margin, alpha)
+        if len(one.deficits) >= FEWEST_RUNS:
+            judged.append((verdict, verdict.estimate))
+    for (verdict, _), p in zip(judged, holm([e.p_not_below for _, e in judged]), strict=True):
+        verdict.p_as_good = p
+    for (verdict, _), p in zip(judged, holm([e.p_not_above for _, e in judged]), strict=True):
+        verdict.p_worse = p
+    for verdict, one, metric in zip(verdicts, evidence, metrics, strict=True):
+        _decide(verdict, one, metric, alpha)
+    return verdicts
+
+
+def _decide(verdict: Verdict, evidence: Evidence, metric: Metric, alpha: float) -> None:
+    first = [step for step in evidence.differing if step >= 0]
+    if first:
+        verdict.by.append("replicas")
+        verdict.reasons.append(f"ranks differ in {len(first)} of {len(evidence.differing)} runs, first at step {min(first)}")
+    lost = [share for share in evidence.lost if not share <= MOST_LOST]
+    if lost:
+        verdict.by.append("lost")
+        verdict.reasons.append(f"up to {max(lost):.2%} of the updates were lost, and no residual holds them")
+    shown = verdict.estimate
+    if shown is None or shown.runs < FEWEST_RUNS:
+        verdict.reasons.append(f"{len(evidence.deficits)} runs are too few; {FEWEST_RUNS} are the least")
+    else:
+        bounds = f"{metric.name} worse by {shown.mean:.4g} ({shown.lower:.4g} to {shown.upper:.4g}), margin {metric.margin:g}"
+        if verdict.p_worse <= alpha:
+            verdict.by.append("metric")
+        if not first and not lost and verdict.p_as_good <= alpha:
+            verdict.verdict = AS_GOOD
+        verdict.reasons.append(bounds)
+    if verdict.by:
+        verdict.verdict = WORSE
+
+
+def wrong_verdicts(evidence: Evidence, metric: Metric, right: str, comparisons: int, alpha: float = 0.05,
+                   repetitions: int = 200, seed: int = 7) -> float:
+    """How often the verdict is not the right one, measured by judging samples of the runs at hand, drawn with replacement. For
+    "as good", a false alarm is "worse"; for "worse", a miss is anything else. As strict as for `comparisons` pairs."""
+    random = numpy.random.default_rng(seed)
+    runs, wrong = len(evidence.deficits), 0
+    for _ in range(repetitions):
+        sample = evidence.of([int(i) for i in random.integers(0, runs, runs)])
+        verdict = judge([sample], [metric], alpha / comparisons)[0].verdict
+        wrong += verdict == WORSE if right == AS_GOOD else verdict != WORSE
+    return wrong / repetitions

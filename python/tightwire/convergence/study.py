@@ -1,0 +1,166 @@
+"""A study: pairs of an arm and its baseline over the same seeds, run and judged."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from . import measuring
+from .judging import AS_GOOD, FAILED, UNDECIDED, WORSE, Evidence, Metric, Verdict, judge, wrong_verdicts
+from .running import Job, Run, Runner
+from .statistics import seeds_needed
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train: seed -> job."""
+
+    name: str
+    job: Callable[[int], Job]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An arm, what it is compared with, and what the verdict must be where that is known."""
+
+    task: str
+    arm: Arm
+    baseline: Arm
+    metric: Metric
+    kind: str = "scheme"  # scheme, positive control, negative control
+    expected: str = ""
+    judges_lost: bool = True
+    deviation: float | None = None  # of paired differences, as far as is known before anything ran
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How sure the verdicts are, and what is done with what stays undecided."""
+
+    alpha: float = 0.05
+    power: float = 0.9
+    undecided_fails: bool = True
+
+
+@dataclass
+class Comparison:
+    """A pair with its runs and its verdict."""
+
+    pair: Pair
+    arm_runs: list[Run]
+    baseline_runs: list[Run]
+    verdict: Verdict
+    evidence: Evidence | None = None
+    wrong_rate: float | None = None  # measured for controls: false alarms of positive ones, misses of negative ones
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is what was expected; of a scheme of which nothing is expected, whether it is not worse."""
+        if self.pair.expected:
+            return self.verdict.verdict == self.pair.expected
+        return self.verdict.verdict not in (WORSE, FAILED)
+
+
+@dataclass
+class Study:
+    """Everything to be run."""
+
+    name: str
+    pairs: Sequence[Pair]
+    seeds: Sequence[int]
+    rules: Rules = Rules()
+    facts: dict[str, str] = field(default_factory=dict)  # for the report: machine, trainer, tier
+
+    def jobs(self) -> list[Job]:
+        """All trainings, those of baselines first, so that an interrupted study has them all."""
+        baselines = [pair.baseline.job(seed) for pair in self.pairs for seed in self.seeds]
+        return baselines + [pair.arm.job(seed) for pair in self.pairs for seed in self.seeds]
+
+    def power(self, runner: Runner) -> list[str]:
+        """What is known before the run of how many seeds are needed: from pairs that earlier runs have."""
+        told, unknown = [], 0
+        expected: dict[tuple[str, float, float], int] = {}
+        for pair in self.pairs:
+            known = [(base, arm) for seed in self.seeds
+                     if (base := runner.cached(pair.baseline.job(seed))) and (arm := runner.cached(pair.arm.job(seed)))]
+            if pair.kind == "negative control":
+                continue
+            if len(known) < 3:
+                if pair.deviation is None:
+                    unknown += 1
+                else:
+                    key = (pair.task, pair.deviation, pair.metric.margin)
+                    expected[key] = expected.get(key, 0) + 1
+                continue
+            deficits = [pair.metric.deficit(base.metric(), arm.metric()) for base, arm in known]
+            mean = sum(deficits) / len(deficits)
+            deviation = math.sqrt(sum((d - mean) ** 2 for d in deficits) / (len(deficits) - 1))
+            told.append(f"{pair.task}, {pair.arm.name}: paired differences of {len(known)} earlier seeds deviate by "
+                        f"{deviation:.3g}; {self._need(deviation, pair.metric.margin)}")
+        for (task, deviation, margin), count in expected.items():
+            told.append(f"{task}, {count} pairs: paired differences are taken to deviate by {deviation:.3g}; "
+                        f"{self._need(deviation, margin)}")
+        if unknown:
+            told.append(f"of {unknown} pairs fewer than 3 earlier runs are known, so that the seeds they need are not; "
+                        f"they get {len(self.seeds)}")
+        return told
+
+    def _need(self, deviation: float, margin: float) -> str:
+        need = seeds_needed(deviation, margin, self.rules.alpha / len(self.pairs), self.rules.power)
+        return (f"{need} seeds show a margin of {margin:g} with power {self.rules.power:g}, and there are {len(self.seeds)}")
+
+    def run(self, runner: Runner) -> list[Comparison]:
+        """Runs what is missing and judges all pairs together."""
+        runs = runner.run(self.jobs())
+        count = len(self.seeds)
+        baselines, arms = runs[: len(self.pairs) * count], runs[len(self.pairs) * count:]
+        comparisons = []
+        for i, pair in enumerate(self.pairs):
+            comparison = Comparison(pair, arms[i * count:(i + 1) * count], baselines[i * count:(i + 1) * count],
+                                    Verdict(UNDECIDED))
+            failures = [run for run in comparison.baseline_runs + comparison.arm_runs if run.error]
+            if failures:
+                comparison.verdict = Verdict(FAILED, [f"{run.title}: {run.error}" for run in failures[:3]])
+            else:
+                comparison.evidence = _evidence(comparison)
+            comparisons.append(comparison)
+        judged = [c for c in comparisons if c.evidence]
+        verdicts = judge([c.evidence for c in judged], [c.pair.metric for c in judged], self.rules.alpha)
+        for comparison, verdict in zip(judged, verdicts, strict=True):
+            comparison.verdict = verdict
+            if comparison.pair.kind != "scheme":
+                comparison.wrong_rate = wrong_verdicts(comparison.evidence, comparison.pair.metric, comparison.pair.expected,
+                                                       len(judged), self.rules.alpha)
+        return comparisons
+
+    def status(self, comparisons: Sequence[Comparison]) -> int:
+        """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly; 2: trainings failed; 3: too few
+        runs."""
+        if any(c.verdict.verdict == FAILED for c in comparisons):
+            return 2
+        undecided = [c for c in comparisons if c.verdict.verdict == UNDECIDED]
+        if any(not c.right for c in comparisons if c not in undecided):
+            return 1
+        return 3 if undecided and self.rules.undecided_fails else 0
+
+
+def _evidence(comparison: Comparison) -> Evidence:
+    pair = comparison.pair
+    deficits = [pair.metric.deficit(base.metric(), arm.metric())
+                for base, arm in zip(comparison.baseline_runs, comparison.arm_runs, strict=True)]
+    lost = [measuring.most_lost(run) for run in comparison.arm_runs]
+    differing = [measuring.first_difference(run) for run in comparison.arm_runs]
+    judges_lost = pair.judges_lost and all(share is not None for share in lost)
+    return Evidence(deficits, lost if judges_lost else (), differing if all(s is not None for s in differing) else ())
+
+
+def expected_of(kind: str) -> str:
+    """The verdict a control must get."""
+    return {"positive control": AS_GOOD, "negative control": WORSE}.get(kind, "")
+
+
+def today() -> str:
+    """As it goes into reports."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,173 @@
+"""The suite's own studies: which tasks, schemes and controls a tier runs, and with which margins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .judging import Metric
+from .running import Job
+from .study import Arm, Pair, Rules, Study, expected_of
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the trainer with what it is judged by."""
+
+    metric: Metric
+    deviation: float | None = None  # of paired differences of sound schemes, as measured in the quick tier
+
+
+# Excess losses are judged by their logarithm: 0.15 is 1.4 times as far from the optimum. The other margins are about what
+# another seed of exact training changes. docs/convergence.md says more.
+TASKS = {
+    "least-squares": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0), 0.01),
+    "logistic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-1.3), 0.01),
+    "quadratic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0), 0.01),
+    "fashion": Task(Metric("accuracy", 0.02, higher_is_better=True, worst=0.1, target=0.75)),
+    "transformer": Task(Metric("validation loss", 0.05, worst=5.0, target=2.4)),
+    "embedding": Task(Metric("test error", 0.05, worst=5.0, target=0.5)),
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A codec with what belongs to it. Nothing is promised of `lost` where feedback is off on purpose."""
+
+    name: str
+    options: tuple[str, ...]
+    tasks: tuple[str, ...] = ()  # empty: all of the tier
+
+
+def codec(spec: str, *options: str) -> Scheme:
+    """A scheme named by its specification."""
+    return Scheme(" ".join((spec, *options)), ("--codec", spec, *options))
+
+
+SCHEMES = (
+    codec("bf16"), codec("fp8-e4m3"), codec("int8"), codec("int4"), codec("hadamard:32+int4:block=32"),
+    codec("mxfp4"), codec("nvfp4"), codec("int2"), codec("hadamard:4096+lloyd2"), codec("hadamard:4096+sign"),
+    codec("topk:ratio=0.05"), codec("topk:ratio=0.05+int8"), codec("randomk:ratio=0.1"), codec("powersgd:rank=4"),
+)
+MORE_SCHEMES = (
+    codec("fp16"), codec("int6"), codec("int3"), codec("int8-affine"), codec("mxfp8-e4m3"), codec("fp4"), codec("ternary"),
+    codec("sign"), codec("hadamard:4096+lloyd4"), codec("hadamard:4096+eden2", "--no-error-feedback"),
+    codec("qsgd8", "--no-error-feedback"), codec("int4:round=stochastic", "--no-error-feedback"),
+    codec("topk:ratio=0.01"), codec("topk:ratio=0.01,warm-up=100"), codec("powersgd:rank=1"), codec("powersgd:rank=2"),
+    codec("powersgd:rank=8"), codec("powersgd:rank=4+int8"), codec("powersgd:rank=4,start=50"),
+)
+MOMENTUM_TASKS = ("least-squares", "logistic", "fashion")
+CORRECTED = Scheme("topk:ratio=0.05 with momentum correction",
+                   ("--codec", "topk:ratio=0.05", "--momentum-correction", "0.9"), MOMENTUM_TASKS)
+
+
+@dataclass(frozen=True)
+class Control:
+    """A change of a training that must be found worse (negative), or as good."""
+
+    name: str
+    negative: bool
+    task: str
+    options: tuple[str, ...]
+    seeds_apart: int = 0  # the arm takes other seeds than the baseline
+
+
+def _control(name: str, negative: bool, task: str, spec: str = "exact", *options: str) -> Control:
+    return Control(name if spec == "exact" else f"{name}, {spec}", negative, task,
+                   ("--codec", spec, "--control", name, *options))
+
+
+POSITIVE = (
+    _control("reversed-sum", False, "least-squares"),
+    _control("rebuilt", False, "least-squares", "topk:ratio=0.05"),
+    Control("another seed", False, "least-squares", ("--codec", "exact"), seeds_apart=1000),
+    _control("independent-noise", False, "quadratic", "exact", "--ranks", "8"),
+    _control("reversed-sum", False, "fashion"),
+)
+NEGATIVE = (
+    _control("feedback-off", True, "least-squares", "sign"),
+    _control("feedback-off", True, "least-squares", "topk:ratio=0.05"),
+    _control("feedback-twice", True, "least-squares", "topk:ratio=0.05"),
+    _control("momentum-twice", True, "least-squares"),
+    _control("replicas-differ", True, "least-squares", "int8"),
+    _control("sum-not-mean", True, "least-squares"),
+    _control("stale-residual", True, "least-squares", "topk:ratio=0.05"),
+    _control("shared-noise", True, "quadratic", "exact", "--ranks", "8"),
+    _control("dropped-contribution", True, "least-squares", "int8"),
+    _control("unscaled-rate", True, "least-squares"),
+)
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How much is run. `options` shorten the tasks."""
+
+    tasks: tuple[str, ...]
+    schemes: tuple[Scheme, ...]
+    controls: tuple[Control, ...]
+    seeds: int
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+TIERS = {
+    "smoke": Tier(("least-squares", "fashion"), (codec("int8"), codec("int4")), POSITIVE[:4] + NEGATIVE, 8,
+                  {"fashion": ("--steps", "60")}),
+    "quick": Tier(tuple(TASKS), (*SCHEMES, CORRECTED), POSITIVE + NEGATIVE, 6),
+    "full": Tier(tuple(TASKS), (*SCHEMES, *MORE_SCHEMES, CORRECTED), POSITIVE + NEGATIVE, 20,
+                 {"fashion": ("--steps", "1000"), "transformer": ("--steps", "2000"), "embedding": ("--steps", "2000"),
+                  "least-squares": ("--steps", "2000"), "logistic": ("--steps", "2000"), "quadratic": ("--steps", "2000")}),
+}
+# Of the full tier, with exact as with int8, int4 and top-k: what a training can be besides.
+VARIANTS = (
+    ("fashion", "Nesterov, weight decay", ("--optimizer", "nesterov", "--learning-rate", "0.05", "--weight-decay", "5e-4")),
+    ("fashion", "Adam", ("--optimizer", "adam", "--learning-rate", "2e-3")),
+    ("fashion", "AdamW", ("--optimizer", "adamw", "--learning-rate", "2e-3", "--weight-decay", "0.01")),
+    ("fashion", "clipping", ("--clip-norm", "1")),
+    ("fashion", "accumulation of 4", ("--accumulate", "4")),
+    ("fashion", "2 ranks", ("--ranks", "2")),
+    ("fashion", "8 ranks", ("--ranks", "8")),
+)
+
+
+def _arm(trainer: str, name: str, task: str, options: Sequence[str], seeds_apart: int = 0) -> Arm:
+    def job(seed: int) -> Job:
+        command = (trainer, "--task", task, *options, "--seed", str(seed + seeds_apart), "--parameters", "{parameters}")
+        return Job(f"{task}, {name}, seed {seed}", command, files=(trainer,), sample=True,
+                   environment={"OMP_NUM_THREADS": "1"})
+
+    return Arm(name, job)
+
+
+def _scheme_pair(trainer: str, task: str, scheme: Scheme, options: Sequence[str], variant: str = "") -> Pair:
+    title = f"{task}: {variant}" if variant else task
+    return Pair(title, _arm(trainer, scheme.name, task, (*scheme.options, *options)),
+                _arm(trainer, "exact", task, options), TASKS[task].metric,
+                judges_lost="--no-error-feedback" not in scheme.options, deviation=TASKS[task].deviation)
+
+
+def _control_pair(trainer: str, control: Control, options: Sequence[str]) -> Pair:
+    kind = "negative control" if control.negative else "positive control"
+    ranks = [part for i, part in enumerate(control.options) if "--ranks" in control.options[max(0, i - 1):i + 1]]
+    return Pair(control.task, _arm(trainer, control.name, control.task, (*control.options, *options), control.seeds_apart),
+                _arm(trainer, "exact", control.task, (*ranks, *options)), TASKS[control.task].metric, kind, expected_of(kind),
+                judges_lost=not control.name.startswith(("independent-noise", "shared-noise")))
+
+
+def tier_study(name: str, trainer: str, seeds: int = 0, tasks: Sequence[str] = (), codecs: Sequence[str] = (),
+               controls: bool = True) -> Study:
+    """A tier, or a part of it."""
+    tier = TIERS[name]
+    chosen = tuple(tasks) or tier.tasks
+    schemes = tuple(codec(spec) for spec in codecs) or tier.schemes
+    pairs = [_scheme_pair(trainer, task, scheme, tier.options.get(task, ()))
+             for task in chosen for scheme in schemes if not scheme.tasks or task in scheme.tasks]
+    if name == "full" and not codecs:
+        pairs += [_scheme_pair(trainer, task, codec(spec), (*tier.options.get(task, ()), *options), variant)
+                  for task, variant, options in VARIANTS if task in chosen
+                  for spec in ("int8", "int4", "topk:ratio=0.05")]
+    if controls:
+        # A control shows what the suite can see; more steps than a tier of short trainings has make it see no more.
+        pairs += [_control_pair(trainer, control, tier.options.get(control.task, ()) if name == "smoke" else ())
+                  for control in tier.controls if control.task in chosen or not tasks]
+    return Study(f"{name} tier", pairs, range(1, 1 + (seeds or tier.seeds)), Rules(undecided_fails=name == "smoke"),
+                 {"trainer": trainer})
