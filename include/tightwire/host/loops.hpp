@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tightwire/codec/description.hpp>
 #include <tightwire/coder.hpp>
 #include <tightwire/detail/hd.hpp>
 
@@ -10,7 +11,7 @@ namespace tightwire::host {
 /// Slices are worked on in tiles: as many whole blocks as make this many elements, at least one block. What passes from
 /// loop to loop stays in the innermost cache.
 inline constexpr std::size_t kTile = 512;
-inline constexpr int kLargestBlock = 4096;
+using tightwire::detail::kLargestBlock;
 inline constexpr std::size_t kLargestTile = kLargestBlock;
 /// Loops take whole units of elements. A slice that ends within one goes through memory with room.
 inline constexpr std::size_t kUnit = 16;
