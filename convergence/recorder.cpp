@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace convergence {
 
@@ -69,8 +70,11 @@ Balance Recorder::balance(bool rotated) const {
   Balance balance;
   balance.update_error = std::sqrt(difference) / length;
   // Where the elements lie that owners keep is the plan's business. That they could explain what is missing is enough.
-  const double not_at_senders = rotated ? std::sqrt(difference) - std::sqrt(kept_squares) : std::sqrt(unexplained);
-  balance.lost = std::max(0.0, not_at_senders - std::sqrt(owners)) / length;
+  // A rotation of an odd power of two elements halves squares, so that its scale is exact.
+  const double stretch = rotated ? std::numbers::sqrt2 : 1;
+  const double not_at_senders =
+      rotated ? std::sqrt(difference) - stretch * std::sqrt(kept_squares) : std::sqrt(unexplained);
+  balance.lost = std::max(0.0, not_at_senders - stretch * std::sqrt(owners)) / length;
   balance.flushed_share = not_zero_ == 0 ? 0 : static_cast<double>(flushed_) / static_cast<double>(not_zero_);
   balance.norm_ratio = result_lengths_ / true_lengths_;
   return balance;

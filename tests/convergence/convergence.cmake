@@ -1,16 +1,14 @@
 # Tests of the convergence suite: its statistics, its runner, and with libtorch the smoke tier. Debian's Python, which has numpy.
 foreach(part statistics running)
   add_test(NAME unit.convergence_${part} COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_${part}.py)
-  set_tests_properties(unit.convergence_${part} PROPERTIES LABELS unit TIMEOUT 120
-    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python")
+  set_tests_properties(unit.convergence_${part} PROPERTIES LABELS unit TIMEOUT 120)
 endforeach()
 add_test(NAME convergence.page COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_page.py)
-set_tests_properties(convergence.page PROPERTIES LABELS convergence TIMEOUT 120
-  ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python")
+set_tests_properties(convergence.page PROPERTIES LABELS convergence TIMEOUT 120)
 if(TARGET convergence_trainer AND TARGET tightwire_tool)
   add_test(NAME convergence.trainer COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_trainer.py)
   set_tests_properties(convergence.trainer PROPERTIES LABELS convergence TIMEOUT 300 RUN_SERIAL ON
-    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}/python;TIGHTWIRE_CONVERGENCE_TRAINER=$<TARGET_FILE:convergence_trainer>")
+    ENVIRONMENT "TIGHTWIRE_CONVERGENCE_TRAINER=$<TARGET_FILE:convergence_trainer>")
   # Fails where a control is judged wrongly: sound ones must be found as good, broken ones worse.
   add_test(NAME convergence.smoke
     COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/smoke.py $<TARGET_FILE:tightwire_tool> ${CMAKE_CURRENT_BINARY_DIR}/smoke)

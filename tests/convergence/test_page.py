@@ -4,6 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import suite  # noqa: F401  first: it makes the next imports possible
 from tightwire.convergence import report
 from tightwire.convergence.judging import Metric
 from tightwire.convergence.running import Job, Runner

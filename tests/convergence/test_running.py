@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
+import suite  # noqa: F401  first: it makes the next imports possible
 from tightwire.convergence import __main__ as command
 from tightwire.convergence import compare, report
 from tightwire.convergence.configuration import ConfigurationError, read

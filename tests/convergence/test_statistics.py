@@ -3,6 +3,7 @@ import math
 import unittest
 
 import numpy
+import suite  # noqa: F401  first: it makes the next imports possible
 from tightwire.convergence.judging import AS_GOOD, UNDECIDED, WORSE, Evidence, Metric, judge, wrong_verdicts
 from tightwire.convergence.statistics import estimate, holm, seeds_needed, student_cdf, student_quantile
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import unittest
 
+import suite  # noqa: F401  first: it makes the next imports possible
 from tightwire.convergence.tiers import TASKS
 
 TRAINER = os.environ["TIGHTWIRE_CONVERGENCE_TRAINER"]

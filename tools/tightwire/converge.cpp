@@ -30,12 +30,11 @@ std::filesystem::path first_there(const std::vector<std::filesystem::path>& cand
 
 std::filesystem::path own_folder() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
 
-/// Puts the package before what PYTHONPATH has.
-void extend_python_path(const std::filesystem::path& package) {
-  const char* before = std::getenv("PYTHONPATH");
-  const std::string path = package.string() + (before != nullptr && *before != '\0' ? ":" + std::string(before) : "");
-  setenv("PYTHONPATH", path.c_str(), 1);
-}
+/// The suite without its parent package, which loads the library for trainers in Python: that may not be built, and is
+/// not needed here. PYTHONPATH stays as it is, as trainers of the user inherit it.
+constexpr const char* kRunSuite =
+    "import runpy, sys, types; parent = types.ModuleType('tightwire'); parent.__path__ = [sys.argv.pop(1)]; "
+    "sys.modules['tightwire'] = parent; runpy.run_module('tightwire.convergence', run_name='__main__', alter_sys=True)";
 
 /// Whether Python can import a module; its complaint is not shown.
 bool can_import(const std::string& module) {
@@ -51,15 +50,14 @@ int refuse(std::string_view why) {
 /// Returns only where it cannot start.
 int converge(const std::vector<std::string>& arguments) {
   if (access(kPython, X_OK) != 0) return refuse("/usr/bin/python3 is missing (Debian: python3)");
-  const std::filesystem::path package =
-      first_there({own_folder() / "../share/tightwire/python", std::filesystem::path(kSourceFolder) / "python"});
-  if (!std::filesystem::exists(package / "tightwire/convergence"))
+  const std::filesystem::path package = first_there({own_folder() / "../share/tightwire/python/tightwire",
+                                                     std::filesystem::path(kSourceFolder) / "python/tightwire"});
+  if (!std::filesystem::exists(package / "convergence"))
     return refuse("the Python package tightwire.convergence is in neither " + package.string() + " nor " +
-                  kSourceFolder + "/python");
-  extend_python_path(package);
+                  kSourceFolder + "/python/tightwire");
   if (!can_import("numpy")) return refuse("numpy is missing for /usr/bin/python3 (Debian: python3-numpy)");
   setenv(kTrainerVariable, (own_folder() / "convergence_trainer").c_str(), 0);
-  std::vector<std::string> command = {kPython, "-m", "tightwire.convergence"};
+  std::vector<std::string> command = {kPython, "-P", "-c", kRunSuite, package.string()};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<char*> values;
   for (std::string& part : command) values.push_back(part.data());

@@ -24,9 +24,9 @@ TASKS = {
     "least-squares": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0), 0.01),
     "logistic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-1.3), 0.01),
     "quadratic": Task(Metric("log10 of excess loss", 0.15, worst=2.0, target=-2.0), 0.01),
-    "fashion": Task(Metric("accuracy", 0.02, higher_is_better=True, worst=0.1, target=0.75)),
-    "transformer": Task(Metric("validation loss", 0.05, worst=5.0, target=2.4)),
-    "embedding": Task(Metric("test error", 0.05, worst=5.0, target=0.5)),
+    "fashion": Task(Metric("accuracy", 0.02, higher_is_better=True, worst=0.1, target=0.75), 0.005),
+    "transformer": Task(Metric("validation loss", 0.05, worst=5.0, target=2.4), 0.002),
+    "embedding": Task(Metric("test error", 0.05, worst=5.0, target=0.5), 0.003),
 }
 
 
