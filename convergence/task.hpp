@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/ivalue.h>  // first: clang 14 cannot read what follows without it
 #include <torch/types.h>
 
 #include "options.hpp"
