@@ -1,5 +1,5 @@
 // A codec of one's own: three levels {-s, 0, s}, s the largest magnitude of the block. Everything else follows.
-#include <tightwire/header_only.hpp>
+#include <tightwire/tightwire.hpp>
 
 #include <iostream>
 

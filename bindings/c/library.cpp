@@ -3,7 +3,7 @@
 #include <sstream>
 #include <string>
 
-#include <tightwire/builtin_codecs.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/host/level.hpp>
 #include <tightwire/version.hpp>
