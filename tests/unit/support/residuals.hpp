@@ -35,7 +35,7 @@ inline std::vector<float> residuals(const Session& session) {
   return all;
 }
 inline bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 inline bool all_finite(const std::vector<float>& values) {
   for (const float x : values)
