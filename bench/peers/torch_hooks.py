@@ -12,7 +12,8 @@ the model. All schemes take turns in every round; what is told is the median ove
     error       of the sum of all results, against steps times the exact mean: |sum - steps * mean| / |steps * mean|
     one step    the same of the last step alone: what error feedback cannot help
 
-PyTorch's hooks run over gloo, whose all-reduce is exact; ours over UCX. One thread per rank.
+torch's powerSGD_hook has one bucket for all: its reductions of several buckets start each other from callbacks, in orders that
+differ between ranks, and gloo, which matches by order, then aborts (torch 1.13). PyTorch's hooks run over gloo, whose all-reduce is exact; ours over UCX. One thread per rank.
 """
 import argparse
 import datetime
@@ -23,6 +24,7 @@ import statistics
 import sys
 import time
 import urllib.parse
+from typing import Optional
 
 import torch
 import torch.distributed as dist
@@ -75,11 +77,12 @@ class Model(torch.nn.Module):
 class Scheme:
     """One way to synchronize, with a model of its own."""
 
-    def __init__(self, name: str, options: argparse.Namespace, rank: int) -> None:
+    def __init__(self, name: str, options: argparse.Namespace, rank: int, address: Optional[str]) -> None:
         self.name = name
         self.sync = None
-        self.ddp = DistributedDataParallel(Model(MODELS[options.model], rank), bucket_cap_mb=25)
         kind, _, value = name.partition(":")
+        cap = 4096 if kind == "torch-powersgd" else 25
+        self.ddp = DistributedDataParallel(Model(MODELS[options.model], rank), bucket_cap_mb=cap)
         if kind == "fp16":
             self.ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif kind == "torch-powersgd":
@@ -88,8 +91,9 @@ class Scheme:
             )
             self.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif kind != "none":
-            self.sync = tightwire.torch.attach(self.ddp, name)
+            self.sync = tightwire.torch.attach(self.ddp, name, address=address)
         self.total: list[torch.Tensor] = []
+        self.last: list[torch.Tensor] = []
         self.steps = 0
         self.seconds: list[float] = []
 
@@ -108,6 +112,7 @@ class Scheme:
         self.steps += 1
         gradients = [weight.grad.double() for weight in self.ddp.module.weights]
         self.total = [a + b for a, b in zip(self.total, gradients)] if self.total else gradients
+        self.last = gradients
 
     def without(self) -> float:
         self.ddp.zero_grad(set_to_none=False)
@@ -121,9 +126,8 @@ class Scheme:
         def norm(tensors: list[torch.Tensor]) -> float:
             return float(sum((tensor**2).sum() for tensor in tensors)) ** 0.5
 
-        last = [weight.grad.double() for weight in self.ddp.module.weights]
         of_sum = norm([t / self.steps - e for t, e in zip(self.total, exact)]) / norm(exact)
-        return of_sum, norm([a - b for a, b in zip(last, exact)]) / norm(exact)
+        return of_sum, norm([a - b for a, b in zip(self.last, exact)]) / norm(exact)
 
 
 def slowest(seconds: float) -> float:
@@ -141,11 +145,16 @@ def exact_mean(model: Model) -> list[torch.Tensor]:
     return mean
 
 
+def network_host() -> Optional[str]:
+    """Where rank 0 is on the network that the launcher has put us on, if it has."""
+    meeting = urllib.parse.urlparse(os.environ.get("TIGHTWIRE_RENDEZVOUS", ""))
+    return meeting.hostname if meeting.scheme == "tcp" else None
+
+
 def join(port: int) -> int:
     """Joins gloo where the launcher has put us."""
     rank, size = int(os.environ["TIGHTWIRE_RANK"]), int(os.environ["TIGHTWIRE_WORLD_SIZE"])
-    meeting = urllib.parse.urlparse(os.environ.get("TIGHTWIRE_RENDEZVOUS", ""))
-    host = meeting.hostname if meeting.scheme == "tcp" else "127.0.0.1"
+    host = network_host() or "127.0.0.1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if host == "127.0.0.1" else "eth1")
     timeout = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=size, timeout=timeout)
@@ -153,7 +162,11 @@ def join(port: int) -> int:
 
 
 def measure(options: argparse.Namespace, rank: int) -> list[dict[str, object]]:
-    schemes = [Scheme(name, options, rank) for name in options.schemes]
+    host = network_host()
+    schemes = []
+    for number, name in enumerate(options.schemes, start=1):
+        address = f"tcp://{host}:{options.port + number}" if host else None
+        schemes.append(Scheme(name, options, rank, address))
     exact = exact_mean(schemes[0].ddp.module)
     for _ in range(options.warm_up):
         for scheme in schemes:
