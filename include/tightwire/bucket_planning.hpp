@@ -126,7 +126,7 @@ class BucketPlanning {
     auto coder = (low_rank != nullptr ? Codec{} : codec).coder(parameter.type);
     const Coder& first = hierarchical ? *inside_ : *coder;  // that our gradient meets
     if (options_.error_feedback && !first.lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
-    memory.basis = coder->residual_basis();
+    memory.basis = first.residual_basis();
     const bool stochastic = coder->stochastic(options_.error_feedback);
     bucket.blocks.add(position);
     bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
@@ -135,10 +135,7 @@ class BucketPlanning {
   void add_sharded(Bucket& bucket, const Parameter& parameter, ParameterMemory& memory) {
     const Codec& codec = options_.policy.choose(parameter, options_.codec);
     const auto fail = [&](Errc code, const std::string& why) {
-      return Error(code, "rank " + std::to_string(rank_) +
-                             ": seal: "
-                             " + parameter.name + "
-                             " is of " +
+      return Error(code, "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is of " +
                              to_string(parameter.operation) + ": " + why);
     };
     if (codec.sparse() != nullptr || codec.low_rank() != nullptr)

@@ -93,10 +93,7 @@ struct BucketPlan {
       for (std::size_t owner = 0; owner < chunk.shares.size(); ++owner) {
         const Share& share = chunk.shares[owner];
         const bool own = algorithm == Algorithm::one_shot || owner == static_cast<std::size_t>(rank);
-        bytes += own             ? peers * (contributes() && algorithm == Algorithm::one_shot ? share.frame_bytes()
-                                                                                              : result_bytes(share))
-                 : contributes() ? share.frame_bytes()
-                                 : 0;
+        bytes += own ? peers * result_bytes(share) : contributes() ? share.frame_bytes() : 0;
       }
     return bytes;
   }

@@ -280,7 +280,7 @@ TEST(Sharded, MisuseIsRefused) {
     };
     EXPECT_ERROR(sealed({}, {100}), Errc::invalid_argument, "100 elements are no multiple of 3 ranks");
     EXPECT_ERROR(sealed({.codec = parse_codec("topk:ratio=0.1")}, {300}), Errc::unsupported,
-                 "is of reduce_scatter: topk:ratio=0.1 is for all_reduce");
+                 "seal: \"w\" is of reduce_scatter: topk:ratio=0.1 is for all_reduce");
     EXPECT_ERROR(sealed({.operation = Operation::all_gather, .codec = parse_codec("powersgd")}, {3, 100}),
                  Errc::unsupported, "is of all_gather: powersgd");
     EXPECT_ERROR(sealed({.operation = Operation::broadcast, .root = 3}, {300}), Errc::invalid_argument,
