@@ -1,24 +1,9 @@
-// A codec of one's own: three levels {-s, 0, s}, s the largest magnitude of the block. Everything else follows.
+// A codec of one's own (three_levels.hpp) in a Session.
 #include <tightwire/tightwire.hpp>
 
 #include <iostream>
 
-struct ThreeLevels {
-  static constexpr std::string_view name = "three_levels";
-  static constexpr int bits = 4;
-  static constexpr float accuracy = 0.8f;  // crude: for showing, not for training
-  int block = 64;
-  using Stat = tightwire::AbsMax;
-  using Param = float;
-  using Scale = float;
-  TIGHTWIRE_HD static Param param(Stat stat) {
-    return stat.finite() ? stat.value() : tightwire::detail::from_bits(0x7fc00000u);
-  }
-  TIGHTWIRE_HD static Scale scale(Param param) { return param; }
-  TIGHTWIRE_HD static int code(float x, Scale s) { return x > 0.5f * s ? 1 : x < -0.5f * s ? -1 : 0; }
-  TIGHTWIRE_HD static float value(int code, Scale s) { return static_cast<float>(code) * s; }
-  static constexpr bool lossless(tightwire::ElementType) { return false; }
-};
+#include "three_levels.hpp"
 
 int main() {
   tightwire::local::run(3, [](std::shared_ptr<tightwire::Transport> transport) {

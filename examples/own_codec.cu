@@ -1,26 +1,10 @@
-// A codec of one's own on a GPU: the same type as on the CPU (own_codec.cpp), and one header more.
-#include <tightwire/codec/stat.hpp>
+// A codec of one's own (three_levels.hpp) on a GPU: one header more than on the CPU.
 #include <tightwire/cuda/coder.cuh>
 
 #include <iostream>
 #include <vector>
 
-struct ThreeLevels {
-  static constexpr std::string_view name = "three_levels";
-  static constexpr int bits = 4;
-  static constexpr float accuracy = 0.8f;
-  int block = 64;
-  using Stat = tightwire::AbsMax;
-  using Param = float;
-  using Scale = float;
-  TIGHTWIRE_HD static Param param(Stat stat) {
-    return stat.finite() ? stat.value() : tightwire::detail::from_bits(0x7fc00000u);
-  }
-  TIGHTWIRE_HD static Scale scale(Param param) { return param; }
-  TIGHTWIRE_HD static int code(float x, Scale s) { return x > 0.5f * s ? 1 : x < -0.5f * s ? -1 : 0; }
-  TIGHTWIRE_HD static float value(int code, Scale s) { return static_cast<float>(code) * s; }
-  static constexpr bool lossless(tightwire::ElementType) { return false; }
-};
+#include "three_levels.hpp"
 
 int main() {
   const tightwire::cuda::Devices devices = tightwire::cuda::devices();

@@ -13,9 +13,9 @@ namespace tightwire {
 /// What a Session saved of one rank, checked and not yet taken up. Points into the bytes it was read from.
 ///
 /// Bytes, little-endian: 8 "TWSTATE1", 4 ranks, 4 rank, 8 steps ended, 8 of them committed, 8 of them rolled back
-/// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements, 8 length of
-/// the basis of its residuals, the basis; 8 number of records, of each
-/// 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
+/// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements, 8 length of the basis of its
+/// residuals, the basis; 8 number of records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8
+/// FNV-1a of all before.
 struct SavedState {
   static constexpr std::uint64_t kMagic = 0x3145544154535754;  // "TWSTATE1"
   struct Counters {
