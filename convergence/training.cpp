@@ -13,7 +13,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/session.hpp>
 
 #include "controls.hpp"

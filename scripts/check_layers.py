@@ -35,6 +35,7 @@ LAYERS = [
     ["bucket_planning.hpp", "session_description.hpp"],
     ["session_state.hpp"],
     ["session.hpp"],
+    ["core_session.hpp"],
     ["header_only.hpp", "tightwire.hpp", "testing/"],
 ]
 BACKEND = re.compile(r'#include [<"](cuda_runtime|nccl|ucp/|mpi)')

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/rendezvous.hpp>
 

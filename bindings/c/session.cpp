@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/session.hpp>
 
 #include "handles.hpp"

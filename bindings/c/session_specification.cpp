@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <tightwire/core_codecs.hpp>
+
 namespace tightwire::c {
 namespace {
 

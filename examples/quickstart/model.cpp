@@ -10,6 +10,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <tightwire/agreement.hpp>
+#include <tightwire/core_codecs.hpp>
 
 namespace quickstart {
 

@@ -126,8 +126,9 @@ inline Hierarchy detect_nodes(Transport& transport, const Codec& inside = {},
 /// Makes sure that every rank gave the same description, and returns its fingerprint. Collective. Throws
 /// Error(mismatch) on every rank that names two ranks and the first line in which they differ. Fixed-size messages go
 /// first; texts are sent only between ranks that differ, so that no rank waits for what another will not send.
-inline std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::string& description,
-                           std::chrono::milliseconds limit) {
+template <class Once = void>  // see core_session.hpp
+std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::string& description,
+                    std::chrono::milliseconds limit) {
   constexpr std::uint64_t kLongest = std::uint64_t{256} << 20;
   const std::uint64_t mine = fingerprint(description);
   const auto all = detail::exchange_greetings(transport, channel, {mine, description.size()}, limit,

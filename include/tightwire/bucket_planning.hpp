@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <string>
@@ -203,9 +204,18 @@ struct Channels {
   std::array<std::uint32_t, 3> hierarchy = {};  ///< scattered inside nodes, across nodes, gathered inside
 };
 
+/// Plans all buckets of a Session.
+template <class Once = void>  // see core_session.hpp
+void plan_buckets(std::deque<Bucket>& buckets, const std::vector<Parameter>& parameters, const SessionOptions& options,
+                  const Transport& transport, ErrorMemory& memory, std::vector<ParameterMemory>& of_parameters) {
+  BucketPlanning planning(options, transport, memory);
+  for (Bucket& bucket : buckets) planning.plan(bucket, parameters, of_parameters);
+}
+
 /// Takes the memory of a planned bucket's reductions, as far as there are any.
-inline void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerprint, std::uint32_t number,
-                            const Channels& channels, const SessionOptions& options) {
+template <class Once = void>  // see core_session.hpp
+void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerprint, std::uint32_t number,
+                     const Channels& channels, const SessionOptions& options) {
   const float divisor = options.average ? static_cast<float>(transport.size()) : 1.0f;
   const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel, number}; };
   auto& reductions = bucket.operation.reductions;

@@ -114,8 +114,7 @@ class Session {
     try {
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
-      BucketPlanning planning(options_, *transport_, memory_);
-      for (Bucket& bucket : list_.buckets()) planning.plan(bucket, parameters(), parameter_memory_);
+      plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
       fingerprint_ = agree(*transport_, channels_.blocks, description(), options_.timeout);
     } catch (const std::exception&) {
       failure_ = std::current_exception();
@@ -339,13 +338,12 @@ class Session {
     require_idle("restore");
     require_flat("restore");
     if (step_.calls != 0) throw bad("restore: commit the step or roll it back first");
-    detail::Restoring restoring =
-        detail::agree_on_state(*transport_, channels_.blocks, memory_view(), states, own_only);
-    restoring.apply(memory_);
-    steps_ = restoring.counters().steps;
-    committed_ = restoring.counters().committed;
-    rollbacks_ = static_cast<std::uint8_t>(restoring.counters().rollbacks);
-    for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restoring.sequence(id);
+    const detail::Restored restored =
+        detail::restore(*transport_, channels_.blocks, memory_view(), states, own_only, memory_);
+    steps_ = restored.counters.steps;
+    committed_ = restored.counters.committed;
+    rollbacks_ = static_cast<std::uint8_t>(restored.counters.rollbacks);
+    for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restored.sequences[id];
     step_began_ = Clock::now();
   }
 

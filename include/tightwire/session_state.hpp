@@ -43,7 +43,8 @@ void for_owned(const Bucket& bucket, int rank, const F& f) {
     }
 }
 
-inline std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counters& counters) {
+template <class Once = void>  // see core_session.hpp
+std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counters& counters) {
   using state::Kind;
   state::Writer writer;
   writer.put(SavedState::kMagic);
@@ -274,10 +275,17 @@ class Restoring {
   std::vector<SavedState> states_;
 };
 
-/// Reads states and makes sure that every rank can take up the same step, or none does. Collective. Throws
-/// Error(mismatch) that names the rank that cannot, or is at another step.
-inline Restoring agree_on_state(Transport& transport, std::uint32_t channel, const SessionMemory& to,
-                                std::span<const std::span<const std::byte>> states, bool own_only) {
+/// What a Session goes on from.
+struct Restored {
+  SavedState::Counters counters;
+  std::vector<std::uint32_t> sequences;  ///< of buckets
+};
+
+/// Reads states, makes sure that every rank can take up the same step, or none does, and takes it up. Collective.
+/// Throws Error(mismatch) that names the rank that cannot, or is at another step; then nothing was changed.
+template <class Once = void>  // see core_session.hpp
+Restored restore(Transport& transport, std::uint32_t channel, const SessionMemory& to,
+                 std::span<const std::span<const std::byte>> states, bool own_only, ErrorMemory& memory) {
   const std::string where = "rank " + std::to_string(to.rank) + ": ";
   std::optional<Restoring> restoring;
   std::exception_ptr failure;
@@ -294,7 +302,11 @@ inline Restoring agree_on_state(Transport& transport, std::uint32_t channel, con
     if (all[peer].value != mine)
       throw Error(Errc::mismatch, where + "restore: rank " + std::to_string(peer) +
                                       (all[peer].value == 0 ? " could not" : " restores the state of another step"));
-  return std::move(*restoring);
+  restoring->apply(memory);
+  Restored restored{restoring->counters(), {}};
+  for (std::size_t bucket = 0; bucket < to.buckets.size(); ++bucket)
+    restored.sequences.push_back(restoring->sequence(bucket));
+  return restored;
 }
 
 }  // namespace tightwire::detail

@@ -2,6 +2,7 @@
 #include <tightwire/agreement.hpp>
 #include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/policy.hpp>

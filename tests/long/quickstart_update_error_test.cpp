@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <torch/optim/sgd.h>
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/session.hpp>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 
 #include "ucx_support.hpp"
 #include "unit/support/steps.hpp"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/core_session.hpp>
 
 #include "support/ranks.hpp"
 

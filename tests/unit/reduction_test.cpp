@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tightwire/collective/block_reduction.hpp>
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/error_memory.hpp>
 
 #include "support/model.hpp"

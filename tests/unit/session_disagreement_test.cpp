@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

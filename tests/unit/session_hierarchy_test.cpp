@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tightwire/codec.hpp>
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/session.hpp>
 

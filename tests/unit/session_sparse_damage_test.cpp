@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"

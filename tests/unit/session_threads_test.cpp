@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/session.hpp>
 
