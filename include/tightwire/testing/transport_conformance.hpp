@@ -202,9 +202,11 @@ inline void a_wrong_size_is_found(const OpenTransport& open) {
 inline void who_gives_up_is_known_to_all_with_its_reason(const OpenTransport& open) {
   const auto transport = open();
   std::byte place{};
+  std::byte ready{};
   barrier(*transport);
   const int last = transport->size() - 1;
   if (transport->rank() == last) {
+    for (int peer = 0; peer < last; ++peer) finish(*transport, post(*transport, from(peer, 4, {&place, 1})));
     transport->abort("of reason 17");
     require(error_of(
                 [&] {
@@ -215,6 +217,7 @@ inline void who_gives_up_is_known_to_all_with_its_reason(const OpenTransport& op
             "it is closed for itself");
     return;
   }
+  post(*transport, to(last, 4, {&ready, 1}));  // it must not give up while others still are in the barrier
   const TimePoint began = Clock::now();
   const auto wait = [&] { finish(*transport, post(*transport, from(last, 5, {&place, 1}))); };
   const Error error = error_of(wait, "waiting for a rank that gave up");
