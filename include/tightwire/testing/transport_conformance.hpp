@@ -108,6 +108,15 @@ inline void exchange(Transport& transport, std::uint64_t tag, std::size_t bytes,
 
 inline void barrier(Transport& transport) { exchange(transport, 0xBA221E2, 1, 0); }
 
+/// A barrier that `actor`, which is about to end the transport, leaves last, when no other is in it any more.
+inline void barrier_left_last_by(int actor, Transport& transport) {
+  barrier(transport);
+  std::byte ready{};
+  if (transport.rank() != actor) finish(transport, post(transport, to(actor, 0xAC704, {&ready, 1})));
+  for (int peer = 0; transport.rank() == actor && peer < transport.size(); ++peer)
+    if (peer != actor) finish(transport, post(transport, from(peer, 0xAC704, {&ready, 1})));
+}
+
 inline void keeps_every_byte(const OpenTransport& open) {
   const auto transport = open();
   require(transport->size() >= 2, "there are two ranks");
@@ -182,7 +191,7 @@ inline void a_wrong_size_is_found(const OpenTransport& open) {
   const auto transport = open();
   std::vector<std::byte> data(transport->rank() == 0 ? 70'000 : 80'000);
   std::byte place{};
-  barrier(*transport);
+  barrier_left_last_by(1, *transport);
   const Error error = error_of(
       [&] {
         if (transport->rank() == 0) {
@@ -202,11 +211,9 @@ inline void a_wrong_size_is_found(const OpenTransport& open) {
 inline void who_gives_up_is_known_to_all_with_its_reason(const OpenTransport& open) {
   const auto transport = open();
   std::byte place{};
-  std::byte ready{};
-  barrier(*transport);
   const int last = transport->size() - 1;
+  barrier_left_last_by(last, *transport);
   if (transport->rank() == last) {
-    for (int peer = 0; peer < last; ++peer) finish(*transport, post(*transport, from(peer, 4, {&place, 1})));
     transport->abort("of reason 17");
     require(error_of(
                 [&] {
@@ -217,7 +224,6 @@ inline void who_gives_up_is_known_to_all_with_its_reason(const OpenTransport& op
             "it is closed for itself");
     return;
   }
-  post(*transport, to(last, 4, {&ready, 1}));  // it must not give up while others still are in the barrier
   const TimePoint began = Clock::now();
   const auto wait = [&] { finish(*transport, post(*transport, from(last, 5, {&place, 1}))); };
   const Error error = error_of(wait, "waiting for a rank that gave up");
@@ -231,7 +237,7 @@ inline void who_gives_up_is_known_to_all_with_its_reason(const OpenTransport& op
 /// A rank that ends while another one waits for it.
 inline void who_closes_too_early_is_known(const OpenTransport& open) {
   auto transport = open();
-  barrier(*transport);
+  barrier_left_last_by(1, *transport);
   std::byte place{};
   if (transport->rank() == 1) {
     post(*transport, from(0, 6, {&place, 1}));
@@ -249,7 +255,7 @@ inline void who_closes_too_early_is_known(const OpenTransport& open) {
 
 inline void memory_taken_away_ends_it(const OpenTransport& open) {
   const auto transport = open();
-  barrier(*transport);
+  barrier_left_last_by(0, *transport);
   if (transport->rank() != 0) return;  // the others just leave
   std::vector<std::byte> place(100);
   const Ticket ticket = post(*transport, from(1, 5, place));
