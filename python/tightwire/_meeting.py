@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import datetime
+import json
 import os
 import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
-from typing import Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import torch.distributed as dist
 
@@ -83,14 +84,49 @@ def meet(
             dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=timeout))
         except RuntimeError as lost:
             raise Error(Status.TIMEOUT, f"rank {rank}: not every rank of the group attached: {lost}") from lost
+
+    def exchange(card: _Card) -> list[_Card]:
+        cards: list[Optional[_Card]] = [None] * size
+        dist.all_gather_object(cards, card, group=group)
+        return [each for each in cards if each is not None]
+
+    return _join(rank, size, exchange, (description, error), address, timeout)
+
+
+def meet_in_store(
+    store: Any, rank: int, size: int, description: str, error: Optional[str], timeout: float
+) -> Communicator:
+    """The same for a process group in the making, through its store."""
+
+    def exchange(card: _Card) -> list[_Card]:
+        store.set(f"tightwire/{rank}", json.dumps(dataclasses.asdict(card)))
+        cards = []
+        for other in range(size):
+            try:
+                store.wait([f"tightwire/{other}"], datetime.timedelta(seconds=timeout))
+            except RuntimeError as late:
+                raise Error(Status.TIMEOUT, f"rank {rank}: rank {other} did not come in {timeout} s: {late}") from late
+            cards.append(_Card(**json.loads(store.get(f"tightwire/{other}"))))
+        return cards
+
+    return _join(rank, size, exchange, (description, error), None, timeout)
+
+
+def _join(
+    rank: int,
+    size: int,
+    exchange: Callable[[_Card], list[_Card]],
+    state: tuple[str, Optional[str]],
+    address: Optional[str],
+    timeout: float,
+) -> Communicator:
+    description, error = state
     with _folder(rank == 0 and address is None) as folder:
         network = address or (_free_address() if rank == 0 else "")
         card = _Card(
             description, error, _machine(), secrets.token_hex(32), f"local://{folder}/meeting" if folder else "", network
         )
-        cards: list[Optional[_Card]] = [None] * size
-        dist.all_gather_object(cards, card, group=group)
-        known = [each for each in cards if each is not None]
+        known = exchange(card)
         _check(known, rank)
         first = known[0]
         on_one_machine = all(each.machine == first.machine for each in known)
