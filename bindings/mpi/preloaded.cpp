@@ -18,7 +18,8 @@ using Text = std::array<char, kLongestText>;
 const char* variable() { return std::getenv("TIGHTWIRE_MPI"); }
 
 void say(int rank, const std::string& text) {
-  std::fprintf(stderr, "tightwire: rank %d: %s\n", rank, text.c_str());
+  const std::string who = text.starts_with("rank ") ? "" : "rank " + std::to_string(rank) + ": ";
+  std::fprintf(stderr, "tightwire: %s%s\n", who.c_str(), text.c_str());
   std::fflush(stderr);
 }
 

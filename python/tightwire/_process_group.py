@@ -27,7 +27,8 @@ class ProcessGroupOptions:
     threshold: bytes of a tensor from which on; smaller ones are exact.
     everywhere: sums outside of a backward pass as well; those have no error feedback, as nothing says which repeats which.
     reduce_scatter: the codec of reduce_scatter_tensor, of gradients; None: as the wrapped group does it.
-    all_gather: the codec of all_gather_into_tensor, of weights, without error feedback; None: exact.
+    all_gather: the codec of all_gather_into_tensor, and of all_gather into pieces of one tensor, as FSDP gathers on CPUs: of
+        weights, without error feedback; None: exact.
     timeout: seconds without progress after which a wait ends in an exception.
     """
 
@@ -66,13 +67,14 @@ class ProcessGroupOptions:
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A group of gloo's, of which sums of gradients go compressed. Made by init_process_group("tightwire")."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any, options: ProcessGroupOptions) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, settings: ProcessGroupOptions) -> None:
         super().__init__(rank, size)
-        self.options = options
+        self.settings = settings
         self._size = size
         self._exact = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
-        communicator = meet_in_store(store, rank, size, repr(options), options.complaint(), options.timeout)
-        self._slots = Slots(communicator, options.timeout)
+        communicator = meet_in_store(store, rank, size, repr(settings), settings.complaint(), settings.timeout)
+        self._slots = Slots(communicator, settings.timeout)
+        self._group_name = ""
         self._in_backward = False
         self._seen: Counter[Hashable] = Counter()  # tensors of a kind in this backward pass
         self._works: dict[Hashable, Work] = {}  # C++ holds half of them only
@@ -83,6 +85,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def name(self) -> str:
         return "tightwire"
+
+    # PyTorch 2 keeps the name with backends in C++, of which this group has none.
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
 
     @property
     def error(self) -> Optional[Error]:
@@ -105,10 +115,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if len(given) != 1 or operation is None or not self._is_large(given[0]):
             return self._exact.allreduce(given, options)
         backward = self._enter_backward()
-        if not backward and not self.options.everywhere:
+        if not backward and not self.settings.everywhere:
             return self._exact.allreduce(given, options)
         tensor = given[0]
-        words = f"{self.options.codec} operation={operation}"
+        words = f"{self.settings.codec} operation={operation}"
         key = self._key(backward, "all_reduce", tensor, operation)
         slot = self._slots.slot(key, tensor, "all_reduce", words if backward else f"{words} feedback=off")
         work = self._works[key] = Work(given)
@@ -118,7 +128,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, options: Any = None) -> Any:
         options = options if options is not None else dist.ReduceScatterOptions()
         operation = _operation(options.reduceOp)
-        codec = self.options.reduce_scatter
+        codec = self.settings.reduce_scatter
         if codec is None or operation is None or not self._is_large(whole) or not is_part(output, whole, self._size):
             return self._exact._reduce_scatter_base(output, whole, options)
         backward = self._enter_backward()
@@ -128,12 +138,19 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return work
 
     def _allgather_base(self, whole: torch.Tensor, part: torch.Tensor, options: Any = None) -> Any:
-        codec = self.options.all_gather
+        codec = self.settings.all_gather
         if codec is None or not self._is_large(whole) or not is_part(part, whole, self._size):
             return self._exact._allgather_base(whole, part)
         key = self._key(False, "all_gather", whole, "")
         work = self._works[key] = all_gather(self._slots, key, f"{codec} feedback=off", whole, part)
         return work
+
+    def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
+        """FSDP gathers so on CPUs: into pieces of one tensor."""
+        whole = _joined(outputs[0]) if self.settings.all_gather is not None and len(outputs) == 1 else None
+        if whole is not None and inputs[0].numel() * self._size == whole.numel() and self._is_large(whole):
+            return self._allgather_base(whole, inputs[0])
+        return self._exact.allgather(outputs, inputs, *([] if options is None else [options]))
 
     def _is_large(self, tensor: torch.Tensor) -> bool:
         return (
@@ -142,7 +159,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             and tensor.layout == torch.strided
             and tensor.device.type == "cpu"
             and tensor.is_contiguous()
-            and tensor.numel() * tensor.element_size() >= max(self.options.threshold, 1)
+            and tensor.numel() * tensor.element_size() >= max(self.settings.threshold, 1)
         )
 
     def _key(self, backward: bool, kind: str, tensor: torch.Tensor, operation: str) -> Hashable:
@@ -184,6 +201,18 @@ def _operation(given: Any) -> Optional[str]:
     return None
 
 
+def _joined(parts: list[torch.Tensor]) -> Optional[torch.Tensor]:
+    """The tensor that these are equal parts of, one behind the other; None where there is none."""
+    first, bytes_of_part = parts[0], parts[0].numel() * parts[0].element_size()
+    for number, part in enumerate(parts):
+        in_line = part.data_ptr() == first.data_ptr() + number * bytes_of_part
+        if not in_line or part.numel() != first.numel() or part.dtype != first.dtype or not part.is_contiguous():
+            return None
+    end = (first.storage_offset() + len(parts) * first.numel()) * first.element_size()
+    storage = first.untyped_storage() if hasattr(first, "untyped_storage") else first.storage()
+    return first.as_strided((len(parts) * first.numel(),), (1,)) if end <= storage.nbytes() else None
+
+
 def _close(owner: int, slots: Slots) -> None:
     if os.getpid() == owner:
         slots.close()
@@ -198,7 +227,7 @@ def _delegate(name: str) -> Any:
 
 
 for _name in (
-    "_end_coalescing _get_sequence_number_for_group _set_sequence_number_for_group _start_coalescing allgather "
+    "_end_coalescing _get_sequence_number_for_group _set_sequence_number_for_group _start_coalescing "
     "allgather_coalesced allreduce_coalesced alltoall alltoall_base barrier broadcast gather monitored_barrier recv "
     "recv_anysource reduce reduce_scatter scatter send"
 ).split():

@@ -44,7 +44,7 @@ def train(process_group: Any, steps: int = STEPS, dtype: torch.dtype = torch.flo
 def test_the_default_group_is_ours() -> None:
     assert dist.get_backend() == "tightwire"
     ours = dist.distributed_c10d._get_default_group()
-    assert isinstance(ours, ProcessGroup) and ours.options == OPTIONS and ours.error is None
+    assert isinstance(ours, ProcessGroup) and ours.settings == OPTIONS and ours.error is None
 
 
 def test_trains_as_gloo_does() -> None:

@@ -142,6 +142,12 @@ def test_the_group_compresses_both() -> None:
         work.wait()
         assert same_on_all_ranks(each)
         assert 0 < (each - torch.cat([gradient[:PART] for gradient in gradients])).abs().max() < 0.03
+    pieces = torch.empty(size * PART)
+    dist.all_gather(list(pieces.chunk(size)), gradients[rank][:PART])
+    assert torch.equal(pieces, works[0][1]), "all_gather into pieces of one tensor is the same"
+    apart = [torch.empty(PART) for _ in range(size)]
+    dist.all_gather(apart, gradients[rank][:PART])
+    assert all(torch.equal(piece, gradient[:PART]) for piece, gradient in zip(apart, gradients)), "others are exact"
     assert ours.forgotten == 0
 
 
