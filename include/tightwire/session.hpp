@@ -221,8 +221,7 @@ class Session {
     end_step(false);
   }
 
-  /// Multiplies this rank's residuals and momenta, for gradients that from now on come in another unit (a loss scale
-  /// changed, then on every rank) or, by 0, of something else. Throws Error(invalid_argument) amid a step.
+  /// Multiplies this rank's residuals and momenta: by a new loss scale over the old one, or by 0. Between steps.
   void scale_residuals(float factor) {
     require_idle("scale_residuals");
     if (step_.calls != 0 || !std::isfinite(factor))
