@@ -19,6 +19,8 @@ constexpr std::size_t kMostSlots = 32;
 
 /// What sums of one length go through; with feedback, those at one place of a step.
 struct CompressedCommunicator::Slot {
+  Slot(std::size_t elements, std::shared_ptr<Transport> transport, SessionOptions options)
+      : count(elements), session(std::move(transport), std::move(options)) {}
   std::size_t count;
   Session session;
 };
@@ -47,7 +49,7 @@ void CompressedCommunicator::open() {
 }
 
 std::unique_ptr<CompressedCommunicator::Slot> CompressedCommunicator::make_slot(std::size_t count) {
-  auto slot = std::unique_ptr<Slot>(new Slot{count, Session(transport_, settings_.session(transport_->size()))});
+  auto slot = std::make_unique<Slot>(count, transport_, settings_.session(transport_->size()));
   slot->session.add("MPI_Allreduce", {static_cast<std::int64_t>(count)});
   slot->session.seal();
   return slot;
@@ -93,7 +95,8 @@ void CompressedCommunicator::reduce(const Call& call) {
     failure_.emplace(Errc::internal, "rank " + std::to_string(rank_) + ": " + error.what());
   }
   if (!failure_) return;
-  if (transport_) transport_->abort(failure_->what());
+  // A mismatch all ranks see alike; to give up would spoil what others are still at.
+  if (transport_ && failure_->code() != Errc::mismatch) transport_->abort(failure_->what());
   throw Error(*failure_);
 }
 

@@ -79,6 +79,7 @@ int MPI_Allreduce(const void* contribution, void* sum, int count, MPI_Datatype t
   }
 }
 
+// NOLINTNEXTLINE(readability-function-size): MPI says how many parameters it has
 int MPI_Iallreduce(const void* contribution, void* sum, int count, MPI_Datatype type, MPI_Op operation,
                    MPI_Comm communicator, MPI_Request* request) {
   CompressedCommunicator* const ours = Preloaded::instance().find(count, type, operation, communicator);
