@@ -31,14 +31,31 @@ class _Card:
 
 
 def _machine() -> str:
+    """Equal for ranks that can meet on loopback: not across containers or namespaces of networks."""
     with open("/proc/sys/kernel/random/boot_id") as boot_id:
-        return f"{socket.gethostname()} {boot_id.read().strip()} {os.getuid()}"
+        network = os.readlink("/proc/self/ns/net")
+        return f"{socket.gethostname()} {boot_id.read().strip()} {os.getuid()} {network}"
+
+
+def _own_host() -> str:
+    """Where others reach this machine: its address on the way to MASTER_ADDR, which all of them can reach; else its name."""
+    master = os.environ.get("MASTER_ADDR", "")
+    try:
+        family, _, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0] if master else (0, 0, 0, "", ())
+        if family != socket.AF_INET:  # addresses with colons are not for "tcp://host:port"
+            return socket.gethostname()
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing
+            host = str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+    return socket.gethostname() if host.startswith("127.") else host
 
 
 def _free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("", 0))
-        return f"tcp://{socket.gethostname()}:{probe.getsockname()[1]}"
+        return f"tcp://{_own_host()}:{probe.getsockname()[1]}"
 
 
 @contextlib.contextmanager
