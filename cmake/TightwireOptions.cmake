@@ -44,6 +44,18 @@ if(NOT TIGHTWIRE_UCX STREQUAL "OFF")
   endif()
 endif()
 
+set(tightwire_mpi_lacks "")
+if(NOT TIGHTWIRE_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS C)
+  find_path(TIGHTWIRE_XXHASH_INCLUDE xxhash.h)
+  if(NOT TARGET MPI::MPI_C)
+    list(APPEND tightwire_mpi_lacks "MPI not found (Debian: libopenmpi-dev or libmpich-dev)")
+  endif()
+  if(NOT TIGHTWIRE_XXHASH_INCLUDE)
+    list(APPEND tightwire_mpi_lacks "xxHash not found (Debian: libxxhash-dev)")
+  endif()
+endif()
+
 include(${CMAKE_CURRENT_LIST_DIR}/TightwireCuda.cmake)
 
 set(tightwire_torch_lacks "")

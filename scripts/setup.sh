@@ -10,6 +10,7 @@ quickstart="$build libtorch-dev libopenblas0-pthread dataset-fashion-mnist zlib1
 convergence="$quickstart python3 python3-numpy python3-matplotlib bible-kjv bible-kjv-text"
 bench="$build openmpi-bin libopenmpi-dev iproute2"
 python="python3-venv python3-pip"
+mpi4py="python3-mpi4py"
 torch="python3-torch python3-numpy mypy"
 test="$convergence $bench $torch libgtest-dev clang-14 clang-format-14 clang-tidy-14 python3-minimal"
 
@@ -17,8 +18,8 @@ test="$convergence $bench $torch libgtest-dev clang-14 clang-format-14 clang-tid
 wanted=""
 for purpose in "$@"; do
   case $purpose in
-    build | test | quickstart | convergence | bench | python | torch) wanted+=" ${!purpose}" ;;
-    *) echo "setup.sh: unknown purpose \"$purpose\"; known: build, test, quickstart, convergence, bench, python, torch" >&2; exit 2 ;;
+    build | test | quickstart | convergence | bench | python | torch | mpi4py) wanted+=" ${!purpose}" ;;
+    *) echo "setup.sh: unknown purpose \"$purpose\"; known: build, test, quickstart, convergence, bench, python, torch, mpi4py" >&2; exit 2 ;;
   esac
 done
 

@@ -170,6 +170,10 @@ tightwire_status tightwire_session_rollback(tightwire_session* session) {
   return guarded([&] { session_of(session, "tightwire_session_rollback").rollback(); });
 }
 
+tightwire_status tightwire_session_scale_residuals(tightwire_session* session, float factor) {
+  return guarded([&] { session_of(session, "tightwire_session_scale_residuals").scale_residuals(factor); });
+}
+
 tightwire_status tightwire_session_save(tightwire_session* session, const void** bytes, size_t* size) {
   return guarded([&] {
     Session& ours = session_of(session, "tightwire_session_save");

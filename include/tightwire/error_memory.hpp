@@ -64,6 +64,12 @@ class ErrorMemory {
     for (Entry& entry : regions_) entry.used = false;
   }
 
+  /// Multiplies what has been committed; between steps.
+  void scale(float factor) noexcept {
+    for (Region region = 0; region < regions_.size(); ++region)
+      for (float& element : restore(region)) element *= factor;
+  }
+
   /// What has been committed so far, to be replaced; between steps.
   std::span<float> restore(Region region) {
     const Entry& entry = regions_[region];

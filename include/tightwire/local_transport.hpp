@@ -80,6 +80,7 @@ class LocalTransport final : public Transport {
   }
 
   Ticket post(std::span<const Message> round) override {
+    require_valid(round, rank_, size_);
     const std::lock_guard lock(exchange_->mutex);
     require_open();
     require_all_present();

@@ -220,6 +220,14 @@ class Session {
     end_step(false);
   }
 
+  /// Multiplies this rank's residuals and momenta: by a new loss scale over the old one, or by 0. Between steps.
+  void scale_residuals(float factor) {
+    require_idle("scale_residuals");
+    if (step_.calls != 0 || !std::isfinite(factor))
+      throw bad("scale_residuals: the factor must be finite, and the step committed or rolled back first");
+    memory_.scale(factor);
+  }
+
   /// Everything of this rank that later steps depend on, apart from the model: residuals, momenta, factors, counters,
   /// as of the last step. Restored, training goes on bit for bit. Throws Error(invalid_argument) amid a step.
   std::vector<std::byte> save() const {

@@ -5,6 +5,7 @@
 #include <tightwire/core_session.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/local_transport.hpp>
+#include <tightwire/mpi.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/session.hpp>

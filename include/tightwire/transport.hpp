@@ -24,6 +24,22 @@ struct Message {
   std::size_t bytes;  ///< a receive that meets another size fails with Errc::corrupt
 };
 
+/// Throws Error(invalid_argument) for a message that no transport can move: to or from ourselves or a rank that is not
+/// there, of a tag above 48 bits, or of bytes that are nowhere.
+inline void require_valid(std::span<const Message> round, int rank, int size) {
+  for (const Message& message : round) {
+    const auto refuse = [&](const std::string& what) {
+      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank) + ": message to or from rank " +
+                                              std::to_string(message.peer) + ": " + what);
+    };
+    if (message.peer < 0 || message.peer >= size || message.peer == rank)
+      refuse("no such peer among " + std::to_string(size) + " ranks");
+    if (message.tag >> 48 != 0) refuse("tag " + std::to_string(message.tag) + " has more than 48 bits");
+    if (message.data == nullptr && message.bytes != 0)
+      refuse("null data of " + std::to_string(message.bytes) + " bytes");
+  }
+}
+
 /// A posted round. 0 stands for "nothing posted" and is always done.
 using Ticket = std::uint64_t;
 

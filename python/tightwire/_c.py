@@ -97,6 +97,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "session_all_reduce": [_handle, _handles, _size],
     "session_commit": [_handle, ctypes.POINTER(ctypes.c_int32)],
     "session_rollback": [_handle],
+    "session_scale_residuals": [_handle, ctypes.c_float],
     "session_save": [_handle, _handles, _sizes],
     "session_restore": [_handle, ctypes.c_char_p, _size],
     "session_restore_ranks": [_handle, ctypes.POINTER(ctypes.c_char_p), _sizes, _size],

@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import datetime
+import json
 import os
 import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
-from typing import Optional
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
 import torch.distributed as dist
 
@@ -30,14 +31,31 @@ class _Card:
 
 
 def _machine() -> str:
+    """Equal for ranks that can meet on loopback: not across containers or namespaces of networks."""
     with open("/proc/sys/kernel/random/boot_id") as boot_id:
-        return f"{socket.gethostname()} {boot_id.read().strip()} {os.getuid()}"
+        network = os.readlink("/proc/self/ns/net")
+        return f"{socket.gethostname()} {boot_id.read().strip()} {os.getuid()} {network}"
+
+
+def _own_host() -> str:
+    """Where others reach this machine: its address on the way to MASTER_ADDR, which all of them can reach; else its name."""
+    master = os.environ.get("MASTER_ADDR", "")
+    try:
+        family, _, _, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0] if master else (0, 0, 0, "", ())
+        if family != socket.AF_INET:  # addresses with colons are not for "tcp://host:port"
+            return socket.gethostname()
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing
+            host = str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+    return socket.gethostname() if host.startswith("127.") else host
 
 
 def _free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("", 0))
-        return f"tcp://{socket.gethostname()}:{probe.getsockname()[1]}"
+        return f"tcp://{_own_host()}:{probe.getsockname()[1]}"
 
 
 @contextlib.contextmanager
@@ -83,14 +101,49 @@ def meet(
             dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=timeout))
         except RuntimeError as lost:
             raise Error(Status.TIMEOUT, f"rank {rank}: not every rank of the group attached: {lost}") from lost
+
+    def exchange(card: _Card) -> list[_Card]:
+        cards: list[Optional[_Card]] = [None] * size
+        dist.all_gather_object(cards, card, group=group)
+        return [each for each in cards if each is not None]
+
+    return _join(rank, size, exchange, (description, error), address, timeout)
+
+
+def meet_in_store(
+    store: Any, rank: int, size: int, description: str, error: Optional[str], timeout: float
+) -> Communicator:
+    """The same for a process group in the making, through its store."""
+
+    def exchange(card: _Card) -> list[_Card]:
+        store.set(f"tightwire/{rank}", json.dumps(dataclasses.asdict(card)))
+        cards = []
+        for other in range(size):
+            try:
+                store.wait([f"tightwire/{other}"], datetime.timedelta(seconds=timeout))
+            except RuntimeError as late:
+                raise Error(Status.TIMEOUT, f"rank {rank}: rank {other} did not come in {timeout} s: {late}") from late
+            cards.append(_Card(**json.loads(store.get(f"tightwire/{other}"))))
+        return cards
+
+    return _join(rank, size, exchange, (description, error), None, timeout)
+
+
+def _join(
+    rank: int,
+    size: int,
+    exchange: Callable[[_Card], list[_Card]],
+    state: tuple[str, Optional[str]],
+    address: Optional[str],
+    timeout: float,
+) -> Communicator:
+    description, error = state
     with _folder(rank == 0 and address is None) as folder:
         network = address or (_free_address() if rank == 0 else "")
         card = _Card(
             description, error, _machine(), secrets.token_hex(32), f"local://{folder}/meeting" if folder else "", network
         )
-        cards: list[Optional[_Card]] = [None] * size
-        dist.all_gather_object(cards, card, group=group)
-        known = [each for each in cards if each is not None]
+        known = exchange(card)
         _check(known, rank)
         first = known[0]
         on_one_machine = all(each.machine == first.machine for each in known)

@@ -243,6 +243,11 @@ class Session(_Owner):
         """Ends the step as if it had not happened. Every rank must do the same."""
         _c.call("session_rollback", self._handle)
 
+    def scale_residuals(self, factor: float) -> None:
+        """Multiplies what this rank has left of earlier steps, for gradients that from now on come in another unit, as when a
+        loss scale changes (then on every rank alike); with 0 it is forgotten. Between steps."""
+        _c.call("session_scale_residuals", self._handle, factor)
+
     def save(self) -> bytes:
         """Everything of this rank that later steps depend on, apart from the model. Between steps."""
         data = ctypes.c_void_p()

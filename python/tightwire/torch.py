@@ -20,7 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ._arrivals import Arrival, Bucket, Outcome, Place, abort, close, complete
 from ._c import Error, Status
 from ._meeting import meet
+from ._process_group import ProcessGroup, ProcessGroupOptions, register
 from ._session import Communicator, Session, Statistics
+from ._sharded import Sharded
 
 # No deferred annotations in this file: DistributedDataParallel looks at those of its hook.
 
@@ -150,7 +152,8 @@ class Sync:
     def step(self, optimizer: torch.optim.Optimizer, scaler: Optional[Any] = None) -> bool:
         """Ends the step and takes the optimizer's, or skips both alike on all ranks; true if it was taken.
 
-        With a gradient scaler: `scaler.step(optimizer)` and `scaler.update()`. A step that it skips is undone.
+        With a gradient scaler: `scaler.step(optimizer)` and `scaler.update()`. A step that it skips is undone, and residuals
+        follow its scale.
         """
         if scaler is None:
             taken = self.commit()
@@ -160,10 +163,15 @@ class Sync:
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        if scaler.get_scale() < before:  # how a scaler tells that it skipped the step
+        after = scaler.get_scale()
+        taken = after >= before  # how a scaler tells that it skipped the step
+        if taken:
+            taken = self.commit()
+        else:
             self.rollback()
-            return False
-        return self.commit()
+        if after != before:  # residuals are in units of the scaled loss
+            self.session.scale_residuals(after / before)
+        return taken
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on where it is, apart from model and optimizer: save one for each rank. Ends the step."""
@@ -322,4 +330,6 @@ def attach(
     return sync
 
 
-__all__ = ["Error", "Sync", "attach"]
+register()
+
+__all__ = ["Error", "ProcessGroup", "ProcessGroupOptions", "Sharded", "Sync", "attach"]

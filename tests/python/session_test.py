@@ -80,6 +80,27 @@ class SessionTest(unittest.TestCase):
 
         self.assertEqual(len(set(on_threads(3, rank))), 1)
 
+    def test_scaled_residuals(self) -> None:
+        def rank(communicator: Communicator) -> None:
+            with Session(communicator, "int4:block=64") as session:
+                session.add("weight", (64, 48))
+                session.seal()
+                results = []
+                for factor in (None, 1.0, 0.0):
+                    if factor is not None:
+                        session.scale_residuals(factor)
+                    weight = gradient_of(communicator.rank)
+                    session.all_reduce([weight])
+                    if factor is None:
+                        with self.fails(Status.INVALID_ARGUMENT, "the step committed"):
+                            session.scale_residuals(2.0)
+                    session.commit()
+                    results.append(weight.tobytes())
+                self.assertNotEqual(results[0], results[1], "the second step has what the first one dropped")
+                self.assertEqual(results[0], results[2], "forgotten, it is as in the beginning")
+
+        on_threads(2, rank)
+
     def test_one_waits_while_another_starts(self) -> None:
         def rank(communicator: Communicator) -> None:
             with Session(communicator, "int8:block=64") as session:

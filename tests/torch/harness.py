@@ -26,11 +26,11 @@ def size() -> int:
     return dist.get_world_size()
 
 
-def run(cases: list[tuple[str, Case]]) -> None:
+def run(cases: list[tuple[str, Case]], backend: str = "gloo", **options: object) -> None:
     """Runs the cases one after the other on every rank. The first that fails ends the job."""
     torch.set_num_threads(1)
     dist._DEFAULT_FIRST_BUCKET_BYTES = 4096  # DDP's first bucket has a MiB otherwise, and the model here would be one bucket
-    dist.init_process_group("gloo")
+    dist.init_process_group(backend, **options)
     for name, case in cases:
         began = time.perf_counter()
         try:

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """launch.py [--last-is-killed] RANKS PROGRAM [ARGUMENT...]: runs a program of cases on so many processes of this machine, as
-torchrun would, and tells how it went. Ends with 77 where PyTorch is missing, which ctest shows as skipped."""
+torchrun would, and tells how it went. Ends with 77 where PyTorch is
+missing, or the program says that it cannot run on this one, which ctest shows as skipped."""
 
 import os
 import pathlib
@@ -42,7 +43,7 @@ def main() -> int:
     ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks_wanted)]
     until = time.monotonic() + LIMIT
     while any(rank.poll() is None for rank in ranks):
-        if time.monotonic() > until or any(rank.poll() not in (None, end) for rank, end in zip(ranks, expected)):
+        if time.monotonic() > until or any(rank.poll() not in (None, end, 77) for rank, end in zip(ranks, expected)):
             time.sleep(1)  # for the others to say what they saw
             for rank in ranks:
                 if rank.poll() is None:
@@ -50,6 +51,8 @@ def main() -> int:
         time.sleep(0.02)
     statuses = [rank.wait() for rank in ranks]
     print(f"launch.py: {size} ranks ended with {statuses}{', out of time' if time.monotonic() > until else ''}")
+    if set(statuses) == {77}:
+        return 77  # the program cannot run on this PyTorch
     return 0 if statuses == expected else 1
 
 

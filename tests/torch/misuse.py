@@ -287,6 +287,7 @@ def test_undone_steps() -> None:
         scales = [4.0, 2.0]
         skipping = types.SimpleNamespace(get_scale=lambda: scales[0], step=lambda _: None, update=lambda: scales.pop(0))
         assert not sync.step(optimizer, skipping)
+        sync.session.scale_residuals(4.0 / 2.0)  # the losses here follow no scale; residuals did
 
     def unended(sync: tightwire.torch.Sync, ddp: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         (loss_of(ddp, 99) * (float("inf") if errs() else 1.0)).backward()  # left to the next backward pass to end

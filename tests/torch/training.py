@@ -110,6 +110,43 @@ def mixed_precision(run: Run) -> None:
     assert scaler.get_scale() == 2.0**15, "one step was to be skipped"
 
 
+class DoublingScaler:
+    """Doubles its scale every third step."""
+
+    def __init__(self, doubles: bool) -> None:
+        self.factor, self.doubles, self.steps = 1024.0, doubles, 0
+
+    def get_scale(self) -> float:
+        return self.factor
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad /= self.factor
+        optimizer.step()
+
+    def update(self) -> None:
+        self.steps += 1
+        if self.doubles and self.steps % 3 == 0:
+            self.factor *= 2
+
+
+def residuals_follow_the_loss_scale() -> None:
+    """Powers of two change no bit, if residuals are in the unit of the gradient that they are added to."""
+    results = []
+    for doubles in (False, True):
+        ddp = wrap(model())
+        sync = attach(ddp, "int4:block=32")
+        optimizer, scaler = torch.optim.SGD(ddp.parameters(), lr=0.2), DoublingScaler(doubles)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            (loss_of(ddp, step) * scaler.get_scale()).backward()
+            assert sync.step(optimizer, scaler)
+        results.append(flat(ddp.module))
+        sync.close()
+    assert torch.equal(results[0], results[1])
+
+
 def closing(run: Run) -> None:
     """Every step ended by hand."""
     for step in range(STEPS):
@@ -270,6 +307,7 @@ CASES += [
     ("whatever the buckets of DDP", whatever_the_buckets_of_ddp),
     ("overlapping backward", overlapping),
     ("patterns", patterns),
+    ("residuals follow the loss scale", residuals_follow_the_loss_scale),
 ]
 
 if __name__ == "__main__":

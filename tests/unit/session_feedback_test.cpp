@@ -282,5 +282,30 @@ TEST(Feedback, ZeroStaysZeroNextToLargeValues) {
   });
 }
 
+TEST(ScaledResiduals, AreThoseOfScaledGradients) {
+  // Powers of two change no bit but exponents: training in halves with residuals halved is the same training.
+  run_all(2, [](const std::shared_ptr<Transport>& transport) {
+    const Model model = {{"w", {700}, ElementType::f32, Int4{}}};
+    const auto plain = sealed_session(transport, model), scaled = sealed_session(transport, model);
+    const auto step = [&](Session& session, float unit) {
+      Gradients gradients(model);
+      gradients.fill_bell(static_cast<std::uint64_t>(transport->rank()) + 1 + session.steps() * 10);
+      std::vector<float> values = gradients.values(0);
+      for (float& value : values) value *= unit;
+      session.all_reduce(values);
+      EXPECT_ERROR(session.scale_residuals(2.0f), Errc::invalid_argument, "the step committed");
+      session.commit();
+      for (float& value : values) value /= unit;
+      return values;
+    };
+    EXPECT_EQ(step(*plain, 1.0f), step(*scaled, 1.0f));
+    scaled->scale_residuals(0.5f);
+    EXPECT_EQ(step(*plain, 1.0f), step(*scaled, 0.5f));
+    scaled->scale_residuals(0.0f);
+    for (const float left : scaled->sender_residual(0)) EXPECT_EQ(left, 0.0f);
+    EXPECT_ERROR(scaled->scale_residuals(std::nanf("")), Errc::invalid_argument, "must be finite");
+  });
+}
+
 }  // namespace
 }  // namespace tightwire::testing::session_feedback

@@ -131,22 +131,8 @@ bool UcxTransport::is_in_use(std::span<const std::byte> memory) const noexcept {
   return !failure_ && table_.uses(memory);
 }
 
-void UcxTransport::require_valid(std::span<const Message> round) const {
-  for (const Message& message : round) {
-    const auto refuse = [&](const std::string& what) {
-      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": message to or from rank " +
-                                              std::to_string(message.peer) + ": " + what);
-    };
-    if (message.peer < 0 || message.peer >= size_ || message.peer == rank_)
-      refuse("no such peer among " + std::to_string(size_) + " ranks");
-    if (message.tag >> kTagBits != 0) refuse("tag " + std::to_string(message.tag) + " has more than 48 bits");
-    if (message.data == nullptr && message.bytes != 0)
-      refuse("null data of " + std::to_string(message.bytes) + " bytes");
-  }
-}
-
 Ticket UcxTransport::post(std::span<const Message> messages) {
-  require_valid(messages);
+  require_valid(messages, rank_, size_);
   const Entry entry(mutex_);
   require_open();
   if (messages.empty()) return 0;

@@ -67,7 +67,6 @@ class UcxTransport final : public Transport {
 
   /// Sends a word to every peer and returns theirs, in order of rank, our own among them.
   std::vector<std::uint64_t> exchange(std::uint64_t word, TimePoint until);
-  void require_valid(std::span<const Message> round) const;
   void send(Request& request, const Message& message);
   void receive(Request& request, const Message& message);
   static void on_sent(void* ucx, ucs_status_t status, void* request) noexcept;

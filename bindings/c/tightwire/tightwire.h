@@ -183,6 +183,10 @@ tightwire_status tightwire_session_commit(tightwire_session* session, int32_t* k
 /* Ends the step as if it had not happened. Every rank must do the same. */
 tightwire_status tightwire_session_rollback(tightwire_session* session);
 
+/* Multiplies what this rank has left of earlier steps, for gradients that from now on come in another unit, as when a
+ * loss scale changes (then on every rank alike); with 0 it is forgotten. Between steps. */
+tightwire_status tightwire_session_scale_residuals(tightwire_session* session, float factor);
+
 /* Everything of this rank that later steps depend on, apart from the model: part of a checkpoint, one for each rank.
  * The bytes are the Session's, until the next call of this or the Session's end; null for `bytes` gives them back
  * early. */

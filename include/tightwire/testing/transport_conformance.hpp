@@ -1,0 +1,317 @@
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/transport.hpp>
+
+/// What every transport must do, to be run on one's own: each check on every rank of a job of two or more, each rank a
+/// process or a thread. A check that fails throws std::runtime_error. It opens transports itself, since some of them
+/// end closed.
+///
+///     for (const auto& check : testing::transport_checks()) check.run([&] { return my::open(job); });
+namespace tightwire::testing {
+
+/// Opens a transport; collective.
+using OpenTransport = std::function<std::shared_ptr<Transport>()>;
+
+struct TransportCheck {
+  std::string name;
+  std::function<void(const OpenTransport&)> run;
+};
+
+namespace transport_check {
+
+constexpr std::chrono::seconds kLimit{20};
+
+inline void require(bool is_true, const std::string& what) {
+  if (!is_true) throw std::runtime_error("not so: " + what);
+}
+
+/// The error that `body` throws, or a failed check.
+template <class Body>
+Error error_of(const Body& body, const std::string& what) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  throw std::runtime_error(what + ": no error was thrown");
+}
+
+inline void finish(Transport& transport, Ticket ticket) {
+  const TimePoint until = Clock::now() + kLimit;
+  while (!transport.done(ticket)) {
+    if (Clock::now() >= until) throw std::runtime_error("still waiting for ranks " + transport.waiting_for(ticket));
+    transport.idle(until);
+  }
+}
+
+inline Message to(int peer, std::uint64_t tag, std::span<std::byte> data) {
+  return {.kind = Message::Kind::send, .peer = peer, .tag = tag, .data = data.data(), .bytes = data.size()};
+}
+inline Message from(int peer, std::uint64_t tag, std::span<std::byte> data) {
+  return {.kind = Message::Kind::receive, .peer = peer, .tag = tag, .data = data.data(), .bytes = data.size()};
+}
+inline Ticket post(Transport& transport, const Message& message) { return transport.post({&message, 1}); }
+
+/// Bytes that only these two numbers give.
+inline std::vector<std::byte> content(std::uint64_t a, std::uint64_t b, std::size_t count) {
+  std::mt19937_64 generator(a * 1'000'003 + b);
+  std::vector<std::byte> bytes(count + 8);
+  for (std::size_t i = 0; i < count; i += 8) {
+    const std::uint64_t word = generator();
+    std::memcpy(bytes.data() + i, &word, sizeof word);
+  }
+  bytes.resize(count);
+  return bytes;
+}
+
+inline std::string text(std::uint64_t number) { return std::to_string(number); }
+
+/// Every rank sends to and receives from every other one.
+inline void exchange(Transport& transport, std::uint64_t tag, std::size_t bytes, std::size_t offset) {
+  const auto size = static_cast<std::size_t>(transport.size());
+  const auto rank = static_cast<std::uint64_t>(transport.rank());
+  std::vector<std::vector<std::byte>> out(size), in(size, std::vector<std::byte>(bytes + offset + 16, std::byte{0x5a}));
+  std::vector<Message> round;
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    out[peer] = content(rank, tag + peer, bytes + offset);
+    if (peer == rank) continue;
+    round.push_back(from(static_cast<int>(peer), tag, std::span(in[peer]).subspan(offset, bytes)));
+    round.push_back(to(static_cast<int>(peer), tag, std::span(out[peer]).subspan(offset)));
+  }
+  finish(transport, transport.post(round));
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    const std::string what = text(bytes) + " bytes at offset " + text(offset) + " from rank " + text(peer);
+    const auto expected = content(peer, tag + rank, bytes + offset);
+    require(std::memcmp(in[peer].data() + offset, expected.data() + offset, bytes) == 0, what + " are what was sent");
+    const auto guard = [](std::byte each) { return each == std::byte{0x5a}; };
+    const auto begin = in[peer].begin() + static_cast<std::ptrdiff_t>(offset);
+    require(std::all_of(in[peer].begin(), begin, guard) &&
+                std::all_of(begin + static_cast<std::ptrdiff_t>(bytes), in[peer].end(), guard),
+            what + " stay in their place");
+  }
+}
+
+inline void barrier(Transport& transport) { exchange(transport, 0xBA221E2, 1, 0); }
+
+/// A barrier that `actor`, which is about to end the transport, leaves last, when no other is in it any more.
+inline void barrier_left_last_by(int actor, Transport& transport) {
+  barrier(transport);
+  std::byte ready{};
+  if (transport.rank() != actor) finish(transport, post(transport, to(actor, 0xAC704, {&ready, 1})));
+  for (int peer = 0; transport.rank() == actor && peer < transport.size(); ++peer)
+    if (peer != actor) finish(transport, post(transport, from(peer, 0xAC704, {&ready, 1})));
+}
+
+inline void keeps_every_byte(const OpenTransport& open) {
+  const auto transport = open();
+  require(transport->size() >= 2, "there are two ranks");
+  require(!transport->describe().empty(), "it describes itself");
+  for (const std::size_t bytes : {0UL, 1UL, 8UL, 93UL, 4'096UL, 4'097UL, 8'256UL, 65'536UL, 262'145UL, 1'000'001UL})
+    for (const std::size_t offset : {0UL, 3UL}) exchange(*transport, bytes, bytes, offset);
+  barrier(*transport);
+}
+
+/// Tags may need all of their 48 bits to differ.
+inline void matches_by_tag_in_any_order_and_by_order_within_a_tag(const OpenTransport& open) {
+  const auto transport = open();
+  constexpr std::uint64_t kTags = 48;
+  const auto tag_of = [](std::uint64_t i) { return (std::uint64_t{1} << (i % kTags)) | (i % 3); };
+  const auto bytes_of = [&](std::uint64_t i, std::uint64_t turn) { return content(tag_of(i), turn, 1 + 211 * i); };
+  std::vector<std::vector<std::byte>> data;
+  std::vector<Ticket> tickets;
+  std::vector<std::uint64_t> order;
+  for (std::uint64_t i = 0; i < kTags; ++i) order.push_back(transport->rank() == 0 ? i : kTags - 1 - i);
+  data.reserve(2 * kTags);
+  for (std::uint64_t turn = 0; turn < 2; ++turn)
+    for (const std::uint64_t i : order) {
+      data.push_back(bytes_of(i, turn));
+      if (transport->rank() == 1) std::fill(data.back().begin(), data.back().end(), std::byte{});
+      if (transport->rank() == 0) tickets.push_back(post(*transport, to(1, tag_of(i), data.back())));
+      if (transport->rank() == 1) tickets.push_back(post(*transport, from(0, tag_of(i), data.back())));
+    }
+  for (const Ticket ticket : tickets) finish(*transport, ticket);
+  for (std::size_t i = 0; transport->rank() == 1 && i < data.size(); ++i)
+    require(data[i] == bytes_of(order[i % kTags], i / kTags), "message " + text(i) + " met its like");
+  barrier(*transport);
+}
+
+inline void lets_first_messages_cross(const OpenTransport& open) {
+  const auto transport = open();
+  const int next = (transport->rank() + 1) % transport->size();
+  const int previous = (transport->rank() + transport->size() - 1) % transport->size();
+  auto out = content(static_cast<std::uint64_t>(transport->rank()), 0, 1'000'000);
+  std::vector<std::byte> in(out.size());
+  const Ticket sent = post(*transport, to(next, 1, out));
+  const TimePoint until = Clock::now() + std::chrono::milliseconds(30);
+  while (Clock::now() < until) transport->idle(until);
+  finish(*transport, post(*transport, from(previous, 1, in)));
+  finish(*transport, sent);
+  require(in == content(static_cast<std::uint64_t>(previous), 0, in.size()), "crossing messages are intact");
+  barrier(*transport);
+}
+
+inline void refuses_what_cannot_work(const OpenTransport& open) {
+  const auto transport = open();
+  std::byte place{};
+  const auto refused = [&](const Message& message, const std::string& what) {
+    require(error_of([&] { post(*transport, message); }, what).code() == Errc::invalid_argument, what);
+  };
+  refused(to(transport->rank(), 1, {&place, 1}), "a message to itself");
+  refused(to(transport->size(), 1, {&place, 1}), "a message to a rank that is not there");
+  refused(to(transport->rank() == 0 ? 1 : 0, std::uint64_t{1} << 48, {&place, 1}), "a tag of 49 bits");
+  require(transport->done(0), "nothing posted is done");
+  const int next = (transport->rank() + 1) % transport->size();
+  const int previous = (transport->rank() + transport->size() - 1) % transport->size();
+  std::byte in{};
+  const std::vector<Message> round = {from(previous, 1, {&in, 1}), to(next, 1, {&place, 1})};
+  const Ticket ticket = transport->post(round);
+  finish(*transport, ticket);
+  require(error_of([&] { transport->done(ticket); }, "a spent ticket").code() == Errc::invalid_argument,
+          "a spent ticket is recognised");
+  barrier(*transport);
+}
+
+/// Whoever finds it gets Error(corrupt), the other that or Error(peer_lost); both texts name both sizes.
+inline void a_wrong_size_is_found(const OpenTransport& open) {
+  const auto transport = open();
+  std::vector<std::byte> data(transport->rank() == 0 ? 70'000 : 80'000);
+  std::byte place{};
+  barrier_left_last_by(1, *transport);
+  const Error error = error_of(
+      [&] {
+        if (transport->rank() == 0) {
+          post(*transport, to(1, 9, data));
+          finish(*transport, post(*transport, from(1, 10, {&place, 1})));
+        } else {
+          const Message never = from(0, 9, transport->rank() == 1 ? std::span(data) : std::span(&place, 1));
+          finish(*transport, post(*transport, never));
+        }
+      },
+      "a wrong size");
+  require(error.code() == Errc::corrupt || error.code() == Errc::peer_lost, error.what());
+  for (const char* size : {"70000", "80000"})
+    require(std::string(error.what()).find(size) != std::string::npos, std::string(size) + " is in: " + error.what());
+}
+
+inline void who_gives_up_is_known_to_all_with_its_reason(const OpenTransport& open) {
+  const auto transport = open();
+  std::byte place{};
+  const int last = transport->size() - 1;
+  barrier_left_last_by(last, *transport);
+  if (transport->rank() == last) {
+    transport->abort("of reason 17");
+    require(error_of(
+                [&] {
+                  post(*transport, from(0, 5, {&place, 1}));
+                },
+                "after abort")
+                    .code() == Errc::peer_lost,
+            "it is closed for itself");
+    return;
+  }
+  const TimePoint began = Clock::now();
+  const auto wait = [&] { finish(*transport, post(*transport, from(last, 5, {&place, 1}))); };
+  const Error error = error_of(wait, "waiting for a rank that gave up");
+  require(error.code() == Errc::peer_lost, error.what());
+  for (const std::string& part : {"rank " + text(static_cast<std::uint64_t>(last)), std::string("of reason 17")})
+    require(std::string(error.what()).find(part) != std::string::npos, part + " is in: " + error.what());
+  require(Clock::now() - began < std::chrono::seconds(3), "they hear of it at once");
+  require(std::string(error_of(wait, "waiting again").what()) == error.what(), "and again");
+}
+
+/// A rank that ends while another one waits for it.
+inline void who_closes_too_early_is_known(const OpenTransport& open) {
+  auto transport = open();
+  barrier_left_last_by(1, *transport);
+  std::byte place{};
+  if (transport->rank() == 1) {
+    post(*transport, from(0, 6, {&place, 1}));
+    transport.reset();
+    return;
+  }
+  const Error error = error_of(
+      [&] {
+        finish(*transport, post(*transport, from(1, 5, {&place, 1})));
+      },
+      "waiting for a closed transport");
+  require(error.code() == Errc::peer_lost, error.what());
+  require(std::string(error.what()).find("rank 1") != std::string::npos, std::string("rank 1 is in: ") + error.what());
+}
+
+inline void memory_taken_away_ends_it(const OpenTransport& open) {
+  const auto transport = open();
+  barrier_left_last_by(0, *transport);
+  if (transport->rank() != 0) return;  // the others just leave
+  std::vector<std::byte> place(100);
+  const Ticket ticket = post(*transport, from(1, 5, place));
+  transport->detach(place);
+  require(error_of([&] { transport->done(ticket); }, "its memory is gone").code() == Errc::peer_lost, "it is closed");
+}
+
+inline void serves_two_users_side_by_side(const OpenTransport& open) {
+  const auto first = open();
+  const auto second = open();
+  for (std::uint64_t turn = 0; turn < 50; ++turn) {
+    exchange(*first, turn % 3, 1 + turn * 977, 0);
+    exchange(*second, turn % 3, 1 + turn * 1'103, 0);
+  }
+  barrier(*first);
+  barrier(*second);
+}
+
+inline void serves_two_threads_at_once(const OpenTransport& open) {
+  const auto transport = open();
+  std::vector<std::exception_ptr> failures(2);
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < 2; ++thread)
+    threads.emplace_back([&, thread] {
+      try {
+        for (std::uint64_t turn = 0; turn < 200; ++turn)
+          exchange(*transport, 1000 * (thread + 1) + turn, 1 + turn * 331 % 30'000, 0);
+      } catch (...) {
+        failures[thread] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  barrier(*transport);
+}
+
+}  // namespace transport_check
+
+/// All checks; without those of several threads for a transport that is promised only one.
+inline std::vector<TransportCheck> transport_checks(bool threads = true) {
+  namespace check = transport_check;
+  std::vector<TransportCheck> all = {
+      {"keeps_every_byte", check::keeps_every_byte},
+      {"matches_by_tag_in_any_order_and_by_order_within_a_tag",
+       check::matches_by_tag_in_any_order_and_by_order_within_a_tag},
+      {"lets_first_messages_cross", check::lets_first_messages_cross},
+      {"refuses_what_cannot_work", check::refuses_what_cannot_work},
+      {"a_wrong_size_is_found", check::a_wrong_size_is_found},
+      {"who_gives_up_is_known_to_all_with_its_reason", check::who_gives_up_is_known_to_all_with_its_reason},
+      {"who_closes_too_early_is_known", check::who_closes_too_early_is_known},
+      {"memory_taken_away_ends_it", check::memory_taken_away_ends_it},
+      {"serves_two_users_side_by_side", check::serves_two_users_side_by_side},
+  };
+  if (threads) all.push_back({"serves_two_threads_at_once", check::serves_two_threads_at_once});
+  return all;
+}
+
+}  // namespace tightwire::testing

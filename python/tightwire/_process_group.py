@@ -1,0 +1,250 @@
+"""The backend "tightwire" of torch.distributed: a gloo group, of which some tensors go compressed."""
+
+import dataclasses
+import os
+import weakref
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from ._c import Error, Status
+from ._meeting import meet_in_store
+from ._sharded import all_gather, is_part, reduce_scatter
+from ._slots import NAMES, Slots
+from ._work import Work
+
+_SUMS = {"SUM": "sum", "AVG": "mean"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessGroupOptions:
+    """What the backend "tightwire" compresses: for init_process_group or new_group, as `pg_options`. The same on every rank.
+
+    codec: for sums (ReduceOp.SUM or AVG) of float32, bfloat16 or float16 within a backward pass, which are gradients.
+    threshold: bytes of a tensor from which on; smaller ones are exact.
+    everywhere: sums outside of a backward pass as well; those have no error feedback, as nothing says which repeats which.
+    reduce_scatter: the codec of reduce_scatter_tensor, of gradients; None: as the wrapped group does it.
+    all_gather: the codec of all_gather_into_tensor, and of all_gather into pieces of one tensor, as FSDP gathers on CPUs: of
+        weights, without error feedback; None: exact.
+    timeout: seconds without progress after which a wait ends in an exception.
+    """
+
+    codec: str = "int8:block=256"
+    threshold: int = 65536
+    everywhere: bool = False
+    reduce_scatter: Optional[str] = None
+    all_gather: Optional[str] = None
+    timeout: float = 60.0
+
+    @classmethod
+    def from_environment(cls) -> "ProcessGroupOptions":
+        """TIGHTWIRE_CODEC and TIGHTWIRE_THRESHOLD, where they are set."""
+        threshold = os.environ.get("TIGHTWIRE_THRESHOLD", str(cls.threshold))
+        if not threshold.isdigit():
+            raise Error(Status.INVALID_ARGUMENT, f'TIGHTWIRE_THRESHOLD="{threshold}": must be a number of bytes')
+        return cls(codec=os.environ.get("TIGHTWIRE_CODEC", cls.codec), threshold=int(threshold))
+
+    def complaint(self) -> Optional[str]:
+        for name in ("codec", "reduce_scatter", "all_gather"):
+            codec = getattr(self, name)
+            if codec is None:
+                continue
+            if not isinstance(codec, str) or len(codec.split()) != 1 or "=" in codec.split(":")[0]:
+                return f'{name}={codec!r}: must be one codec, as "int8:block=256"'
+            kind = codec.split(":")[0]
+            if kind == "powersgd" or (name != "codec" and kind in ("topk", "randomk")):
+                return f"{name}={codec!r}: not for tensors without a shape or of a part; attach() has it for gradients"
+        if self.everywhere and self.codec.split(":")[0] in ("topk", "randomk"):
+            return f"everywhere with codec={self.codec!r}: what it does not send would be lost"
+        if self.threshold < 0 or not self.timeout > 0:
+            return f"threshold={self.threshold}, timeout={self.timeout}: must be positive"
+        return None
+
+
+class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A group of gloo's, of which sums of gradients go compressed. Made by init_process_group("tightwire")."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, settings: ProcessGroupOptions) -> None:
+        super().__init__(rank, size)
+        self.settings = settings
+        self._size = size
+        self._exact = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        communicator = meet_in_store(store, rank, size, repr(settings), settings.complaint(), settings.timeout)
+        self._slots = Slots(communicator, settings.timeout)
+        self._group_name = ""
+        self._in_backward = False
+        self._seen: Counter[Hashable] = Counter()  # tensors of a kind in this backward pass
+        self._works: dict[Hashable, Work] = {}  # C++ holds half of them only
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._slots)
+
+    def getBackendName(self) -> str:
+        return "tightwire"
+
+    def name(self) -> str:
+        return "tightwire"
+
+    # PyTorch 2 keeps the name with backends in C++, of which this group has none.
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    @property
+    def error(self) -> Optional[Error]:
+        """What ended compressed communication, if something did."""
+        return self._slots.error
+
+    @property
+    def forgotten(self) -> int:
+        """How often a gradient came in the place of another one, so that what was left of that one was dropped."""
+        return self._slots.forgotten
+
+    def sent_bytes(self) -> tuple[int, int]:
+        """Bytes that this rank sent in all steps that ended, and bytes of the tensors that they were for."""
+        return self._slots.sent()
+
+    def allreduce(self, tensors: Any, options: Any = None) -> Any:
+        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        options = options if options is not None else dist.AllreduceOptions()
+        operation = _operation(options.reduceOp)
+        if len(given) != 1 or operation is None or not self._is_large(given[0]):
+            return self._exact.allreduce(given, options)
+        backward = self._enter_backward()
+        if not backward and not self.settings.everywhere:
+            return self._exact.allreduce(given, options)
+        tensor = given[0]
+        words = f"{self.settings.codec} operation={operation}"
+        key = self._key(backward, "all_reduce", tensor, operation)
+        slot = self._slots.slot(key, tensor, "all_reduce", words if backward else f"{words} feedback=off")
+        work = self._works[key] = Work(given)
+        self._slots.start(slot, tensor, tensor.data_ptr() if backward else None, work.done)
+        return work
+
+    def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, options: Any = None) -> Any:
+        options = options if options is not None else dist.ReduceScatterOptions()
+        operation = _operation(options.reduceOp)
+        codec = self.settings.reduce_scatter
+        if codec is None or operation is None or not self._is_large(whole) or not is_part(output, whole, self._size):
+            return self._exact._reduce_scatter_base(output, whole, options)
+        backward = self._enter_backward()
+        words = f"{codec} operation={operation}" + ("" if backward else " feedback=off")
+        key = self._key(backward, "reduce_scatter", whole, operation)
+        work = self._works[key] = reduce_scatter(self._slots, key, words, output, whole)
+        return work
+
+    def _allgather_base(self, whole: torch.Tensor, part: torch.Tensor, options: Any = None) -> Any:
+        codec = self.settings.all_gather
+        if codec is None or not self._is_large(whole) or not is_part(part, whole, self._size):
+            return self._exact._allgather_base(whole, part)
+        key = self._key(False, "all_gather", whole, "")
+        work = self._works[key] = all_gather(self._slots, key, f"{codec} feedback=off", whole, part)
+        return work
+
+    def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
+        """FSDP gathers so on CPUs: into pieces of one tensor."""
+        whole = _joined(outputs[0]) if self.settings.all_gather is not None and len(outputs) == 1 else None
+        if whole is not None and inputs[0].numel() * self._size == whole.numel() and self._is_large(whole):
+            return self._allgather_base(whole, inputs[0])
+        return self._exact.allgather(outputs, inputs, *([] if options is None else [options]))
+
+    def _is_large(self, tensor: torch.Tensor) -> bool:
+        return (
+            self._size > 1
+            and tensor.dtype in NAMES
+            and tensor.layout == torch.strided
+            and tensor.device.type == "cpu"
+            and tensor.is_contiguous()
+            and tensor.numel() * tensor.element_size() >= max(self.settings.threshold, 1)
+        )
+
+    def _key(self, backward: bool, kind: str, tensor: torch.Tensor, operation: str) -> Hashable:
+        """What all ranks know: the how-manieth of its kind this is in the backward pass. Outside of one, two take turns."""
+        what = (kind, str(tensor.dtype), tensor.numel(), operation, backward)
+        number = self._seen[what]
+        self._seen[what] += 1
+        return (*what, number if backward else number % 2)
+
+    def _enter_backward(self) -> bool:
+        """Whether a backward pass is under way on this thread; its first call ends the step of the one before."""
+        if self._in_backward:
+            return True
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
+        except RuntimeError:  # "Final callbacks can only be installed during backward pass"
+            return False
+        self._in_backward = True
+        self.end_step()
+        return True
+
+    def _leave_backward(self) -> None:
+        self._in_backward = False
+
+    def end_step(self, keep: bool = True) -> bool:
+        """Ends the step of the last backward pass, as the next one does by itself: keeps what was dropped for the next step, or
+        undoes it, if not `keep` or where some rank met a NaN or an infinity. The same on every rank."""
+        kept = self._slots.end_step(keep)
+        for what in [each for each in self._seen if each[-1]]:  # type: ignore[index]
+            del self._seen[what]
+        return kept
+
+
+def _operation(given: Any) -> Optional[str]:
+    for name, word in _SUMS.items():
+        known = getattr(dist.ReduceOp, name, None)
+        if known is not None and given == known:
+            return word
+    return None
+
+
+def _joined(parts: list[torch.Tensor]) -> Optional[torch.Tensor]:
+    """The tensor that these are equal parts of, one behind the other; None where there is none."""
+    first, bytes_of_part = parts[0], parts[0].numel() * parts[0].element_size()
+    for number, part in enumerate(parts):
+        in_line = part.data_ptr() == first.data_ptr() + number * bytes_of_part
+        if not in_line or part.numel() != first.numel() or part.dtype != first.dtype or not part.is_contiguous():
+            return None
+    end = (first.storage_offset() + len(parts) * first.numel()) * first.element_size()
+    storage = first.untyped_storage() if hasattr(first, "untyped_storage") else first.storage()
+    return first.as_strided((len(parts) * first.numel(),), (1,)) if end <= storage.nbytes() else None
+
+
+def _close(owner: int, slots: Slots) -> None:
+    if os.getpid() == owner:
+        slots.close()
+
+
+def _delegate(name: str) -> Any:
+    def method(self: ProcessGroup, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._exact, name)(*arguments, **named)
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    "_end_coalescing _get_sequence_number_for_group _set_sequence_number_for_group _start_coalescing "
+    "allgather_coalesced allreduce_coalesced alltoall alltoall_base barrier broadcast gather monitored_barrier recv "
+    "recv_anysource reduce reduce_scatter scatter send"
+).split():
+    if hasattr(dist.ProcessGroupGloo, _name):
+        setattr(ProcessGroup, _name, _delegate(_name))
+
+
+def _create(given: Any, options: Any) -> ProcessGroup:
+    if options is None:
+        options = ProcessGroupOptions.from_environment()
+    if not isinstance(options, ProcessGroupOptions):
+        raise Error(
+            Status.INVALID_ARGUMENT, f"pg_options must be tightwire.torch.ProcessGroupOptions, got {type(options).__name__}"
+        )
+    return ProcessGroup(given.store, given.group_rank, given.group_size, given.timeout, options)
+
+
+def register() -> None:
+    if not hasattr(dist.Backend, "TIGHTWIRE"):
+        dist.Backend.register_backend("tightwire", _create, extended_api=True)

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds the MPI parts with MPICH and passes their tests on it. MPICH's packages are unpacked into build/mpich, not installed, so that
+# the MPI of this machine stays what it is. Needs a build of the preset dev; not part of scripts/test.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh build test
+cmake --build --preset dev --target tightwire_core
+folder=$PWD/build/mpich
+mkdir -p "$folder"
+if [[ ! -e $folder/root ]]; then
+  (cd "$folder" && apt-get download -qq mpich libmpich-dev libmpich12 hydra libslurm38)
+  for package in "$folder"/*.deb; do dpkg -x "$package" "$folder/root"; done
+fi
+libraries=$folder/root/usr/lib/x86_64-linux-gnu
+export LD_LIBRARY_PATH=$libraries UCX_LOG_LEVEL=error # UCX under MPICH tells of messages that were left unread on purpose
+flags=(-O1 -fPIC -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off -isystem "$folder/root/usr/include/x86_64-linux-gnu/mpich")
+compile() { g++ -std=c++20 -Wno-restrict "${flags[@]}" -Iinclude -Itests "$@"; }
+objects=()
+for source in transports/mpi/*.cpp; do
+  objects+=("$folder/$(basename "$source" .cpp).o")
+  compile -c "$source" -o "${objects[-1]}"
+done
+compile tests/mpi/ranks_test.cpp "${objects[@]}" build/dev/libtightwire_core.a -lgtest -lcrypto -L"$libraries" -lmpich -o "$folder/ranks_test"
+compile -shared -fvisibility=hidden bindings/mpi/*.cpp bindings/c/session_specification.cpp "${objects[@]}" build/dev/libtightwire_core.a \
+  -Wl,--version-script=bindings/mpi/exported_symbols.map -Wl,--no-undefined -lcrypto -L"$libraries" -lmpich -o "$folder/libtightwire_mpi.so"
+gcc "${flags[@]}" -Wno-conversion tests/mpi/unaware.c -L"$libraries" -lmpich -lm -o "$folder/unaware"
+
+run() { "$folder/root/usr/bin/mpiexec.hydra" "$@"; }
+preloaded() { run -n 3 -env LD_PRELOAD "$folder/libtightwire_mpi.so" -env TIGHTWIRE_MPI "$1" "$folder/unaware" "$2"; }
+run -n 2 "$folder/ranks_test" --gtest_brief=1
+run -n 3 "$folder/ranks_test" --gtest_brief=1
+run -n 2 "$folder/ranks_test" --gtest_brief=1 --single
+run -n 3 "$folder/unaware" exact
+preloaded "int4:block=64 threshold=65536" close
+preloaded "int4:block=64 threshold=65536" drifting
+preloaded "int4:block=64 threshold=65536 calls-per-step=2" conserving
+preloaded "int8 threshold=65536 calls-per-step=1" misfit
+preloaded "int8 threshold=65536 timeout=0.5" missing
+echo "all passed on MPICH"

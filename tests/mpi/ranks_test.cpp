@@ -1,0 +1,209 @@
+// Every rank of an mpirun runs all of this, in the same order.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/mpi.hpp>
+#include <tightwire/testing/transport_conformance.hpp>
+
+#include "unit/support/steps.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+int rank_of(MPI_Comm communicator) {
+  int rank = 0;
+  MPI_Comm_rank(communicator, &rank);
+  return rank;
+}
+int size_of(MPI_Comm communicator) {
+  int size = 0;
+  MPI_Comm_size(communicator, &size);
+  return size;
+}
+bool any_thread() {
+  int level = 0;
+  MPI_Query_thread(&level);
+  return level == MPI_THREAD_MULTIPLE;
+}
+std::shared_ptr<Transport> open_world() { return mpi::adopt(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(20)}); }
+
+SessionOptions two_shot_within(std::chrono::milliseconds timeout) {
+  SessionOptions options;
+  options.plan.algorithm = Algorithm::two_shot;
+  options.timeout = timeout;
+  return options;
+}
+
+/// The same bytes on every rank of MPI_COMM_WORLD.
+bool same_everywhere(const std::vector<std::byte>& bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::uint64_t mine = fingerprint(text);
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(size_of(MPI_COMM_WORLD)));
+  MPI_Allgather(&mine, 1, MPI_UINT64_T, all.data(), 1, MPI_UINT64_T, MPI_COMM_WORLD);
+  return std::all_of(all.begin(), all.end(), [&](std::uint64_t each) { return each == mine; });
+}
+
+class OverMpi : public ::testing::Test {
+ protected:
+  void SetUp() override { MPI_Barrier(MPI_COMM_WORLD); }
+  void TearDown() override { MPI_Barrier(MPI_COMM_WORLD); }
+  HangLimit limit_{60};
+};
+
+TEST_F(OverMpi, ConformsToWhatTransportsPromise) {
+  for (const TransportCheck& check : transport_checks(any_thread())) {
+    SCOPED_TRACE(check.name);
+    try {
+      check.run(open_world);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank_of(MPI_COMM_WORLD) << ": " << check.name << ": " << error.what();
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
+TEST_F(OverMpi, SessionsHaveTheBitsOfTheInProcessTransport) {
+  const int ranks = size_of(MPI_COMM_WORLD);
+  const auto transport = open_world();
+  for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot}) {
+    Steps steps;
+    steps.steps = 2;
+    steps.options.plan.algorithm = algorithm;
+    steps.options.timeout = std::chrono::seconds(20);
+    steps.model.push_back({"1 %", {50'000}, ElementType::f32, TopK{.ratio = 0.01}});
+    steps.model.push_back({"factors", {200, 100}, ElementType::f32, PowerSgd{.rank = 4}});
+    steps.model.push_back({"large", {200'003}, ElementType::f32, Int8{}});
+    const auto in_process = steps.run(ranks);
+    ASSERT_TRUE(all_equal(in_process));
+    const auto session = sealed_session(transport, steps.model, steps.options);
+    Gradients gradients(steps.model);
+    std::vector<std::byte> bytes;
+    for (int step = 0; step < steps.steps; ++step) {
+      gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
+      session->all_reduce(gradients.pointers());
+      ASSERT_TRUE(session->commit());
+      const auto now = gradients.bytes();
+      bytes.insert(bytes.end(), now.begin(), now.end());
+    }
+    EXPECT_TRUE(bytes == in_process[0]) << "the bytes are those of the in-process transport";
+    EXPECT_TRUE(same_everywhere(bytes));
+  }
+}
+
+TEST_F(OverMpi, BucketsInTheBackgroundWhileTheProgramUsesMpiItself) {
+  if (!any_thread()) GTEST_SKIP() << "needs MPI_THREAD_MULTIPLE";
+  Steps steps{.steps = 5, .reduce = in_random_order(3)};
+  steps.options.bucket_bytes = 4'000;
+  const auto in_process = steps.run(size_of(MPI_COMM_WORLD));
+  const auto transport = open_world();
+  const auto session = sealed_session(transport, steps.model, steps.options);
+  Gradients gradients(steps.model);
+  std::vector<std::byte> bytes;
+  for (int step = 0; step < steps.steps; ++step) {
+    gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
+    std::thread other([] {
+      for (int i = 0; i < 100; ++i) MPI_Barrier(MPI_COMM_WORLD);
+    });
+    steps.reduce(*session, gradients);
+    other.join();
+    ASSERT_TRUE(session->commit());
+    const auto now = gradients.bytes();
+    bytes.insert(bytes.end(), now.begin(), now.end());
+  }
+  EXPECT_TRUE(bytes == in_process[0]);
+}
+
+TEST_F(OverMpi, ThreadsAreRefusedWhereMpiForbidsThem) {
+  if (any_thread()) GTEST_SKIP() << "needs less than MPI_THREAD_MULTIPLE";
+  const auto transport = open_world();
+  EXPECT_TRUE(contains(transport->describe(), "one thread"));
+  std::thread([&] { EXPECT_ERROR(transport->idle(Clock::now()), Errc::unsupported, "MPI_THREAD_MULTIPLE"); }).join();
+  auto session = sealed_session(transport, {{"a", {4000}, ElementType::f32, Int8{}}});
+  std::vector<float> gradient(4000, 1.0f);
+  void* const pointer = gradient.data();
+  Handle handle = session->start(0, {&pointer, 1});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // or this thread would do the work while it waits
+  EXPECT_ERROR(handle.wait(), Errc::unsupported, "do not start reductions in the background");
+}
+
+TEST_F(OverMpi, PartOfTheRanksHasATransportOfItsOwn) {
+  MPI_Comm part = MPI_COMM_NULL;
+  const int rank = rank_of(MPI_COMM_WORLD);
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? 0 : 1, -rank, &part);
+  const std::shared_ptr<Transport> transport = mpi::adopt(part);
+  EXPECT_EQ(transport->size(), size_of(part));
+  EXPECT_EQ(transport->rank(), rank_of(part));
+  const auto session = sealed_session(transport, {{"a", {4000}, ElementType::f32, Codec{}}});
+  std::vector<float> gradient(4000, static_cast<float>(rank));
+  session->all_reduce(gradient);
+  const float expected = rank == 0 ? 0.0f : static_cast<float>(size_of(MPI_COMM_WORLD)) / 2.0f;
+  EXPECT_EQ(gradient[3999], expected);
+  MPI_Comm_free(&part);
+}
+
+TEST_F(OverMpi, MisuseIsRefused) {
+  EXPECT_ERROR(mpi::adopt(MPI_COMM_NULL), Errc::invalid_argument, "MPI_COMM_NULL");
+  EXPECT_ERROR(mpi::adopt(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds(0)}), Errc::invalid_argument,
+               "timeout");
+  struct OtherMpi;
+  if constexpr (std::is_pointer_v<MPI_Comm>) {
+    EXPECT_ERROR(mpi::adopt(0x44000000), Errc::invalid_argument, "another MPI implementation");  // MPICH's world
+  } else {
+    EXPECT_ERROR(mpi::adopt(static_cast<OtherMpi*>(nullptr)), Errc::invalid_argument, "another MPI implementation");
+  }
+}
+
+TEST_F(OverMpi, ARankThatDoesNotAdoptIsMissedInTime) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);  // a collective is left under way on it
+  const int last = size_of(copy) - 1;
+  if (rank_of(copy) != last) {
+    const TimePoint began = Clock::now();
+    EXPECT_ERROR(mpi::adopt(copy, {.timeout = std::chrono::milliseconds(300)}), Errc::timeout, "in time");
+    EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
+  }
+}
+
+TEST_F(OverMpi, ARankThatStandsStillIsNamed) {
+  const auto transport = open_world();
+  auto session = sealed_session(transport, {{"a", {4000}, ElementType::f32, Int8{}}},
+                                two_shot_within(std::chrono::milliseconds(300)));
+  const int last = transport->size() - 1;
+  if (transport->rank() == last) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    return;
+  }
+  std::vector<float> gradient(4000, 1.0f);
+  try {
+    session->all_reduce(gradient);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {  // the first that notices tells the others
+    EXPECT_TRUE(error.code() == Errc::timeout || error.code() == Errc::peer_lost) << error.what();
+    EXPECT_TRUE(contains(error.what(), "made no progress for 300 ms; waiting for rank"));
+    EXPECT_TRUE(contains(error.what(), std::to_string(last)));
+  }
+}
+
+}  // namespace
+}  // namespace tightwire::testing
+
+/// Arguments: those of GoogleTest, and --single for a program that asks MPI for no threads.
+int main(int count, char** words) {
+  int provided = 0;
+  const bool single = count > 1 && std::string(words[count - 1]) == "--single";
+  MPI_Init_thread(&count, &words, single ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE, &provided);
+  ::testing::InitGoogleTest(&count, words);
+  int failed = RUN_ALL_TESTS();
+  MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  MPI_Finalize();
+  return failed;
+}

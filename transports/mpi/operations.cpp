@@ -1,0 +1,142 @@
+#include "operations.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace tightwire::mpi {
+namespace {
+
+constexpr std::size_t kInFlight = 1024;               // for which there is room from the start
+constexpr std::size_t kPiece = std::size_t{1} << 30;  // MPI counts in int
+
+/// How long giving up waits for messages that MPI cannot take back.
+constexpr std::chrono::milliseconds kGivingUp{500};
+
+}  // namespace
+
+Operations::Operations(MPI_Comm communicator) : communicator_(communicator) {
+  requests_.reserve(kInFlight);
+  owners_.reserve(kInFlight);
+  indices_.reserve(kInFlight);
+}
+
+Round& Operations::open() {
+  if (free_rounds_ == nullptr) {
+    Round& added = rounds_.emplace_back();
+    added.slot = static_cast<std::uint32_t>(rounds_.size() - 1);
+    free_rounds_ = &added;
+  }
+  Round& round = *free_rounds_;
+  free_rounds_ = std::exchange(round.next_free, nullptr);
+  ++round.generation;
+  round.in_use = true;
+  return round;
+}
+
+Operation& Operations::add(Round* round, const Message& message) {
+  if (free_operations_ == nullptr) free_operations_ = &operations_.emplace_back();
+  Operation& operation = *free_operations_;
+  free_operations_ = operation.next;
+  operation = {};
+  operation.message = message;
+  operation.round = round;
+  if (round == nullptr) return operation;
+  operation.next = std::exchange(round->first, &operation);
+  ++round->incomplete;
+  ++incomplete_;
+  return operation;
+}
+
+Round* Operations::find(Ticket ticket) noexcept {
+  const std::uint64_t slot = (ticket & 0xFFFF'FFFFU) - 1;
+  if (slot >= rounds_.size()) return nullptr;
+  Round& round = rounds_[slot];
+  return round.in_use && round.generation == ticket >> 32 ? &round : nullptr;
+}
+
+void Operations::close(Round& round) noexcept {
+  while (round.first != nullptr) {
+    Operation& operation = *std::exchange(round.first, round.first->next);
+    operation.next = std::exchange(free_operations_, &operation);
+  }
+  round.in_use = false;
+  round.next_free = std::exchange(free_rounds_, &round);
+}
+
+void Operations::send(Operation& operation, const std::byte* data, std::size_t bytes, int tag) {
+  for (std::size_t at = 0; at < bytes; at += kPiece) {
+    const int count = static_cast<int>(std::min(kPiece, bytes - at));
+    MPI_Request request = MPI_REQUEST_NULL;
+    require(MPI_Isend(data + at, count, MPI_BYTE, operation.message.peer, tag, communicator_, &request), "MPI_Isend");
+    requests_.push_back(request);
+    owners_.push_back(&operation);
+    ++operation.requests;
+  }
+}
+
+void Operations::receive(Operation& operation, std::byte* data, std::size_t bytes, int tag) {
+  for (std::size_t at = 0; at < bytes; at += kPiece) {
+    const int count = static_cast<int>(std::min(kPiece, bytes - at));
+    MPI_Request request = MPI_REQUEST_NULL;
+    require(MPI_Irecv(data + at, count, MPI_BYTE, operation.message.peer, tag, communicator_, &request), "MPI_Irecv");
+    requests_.push_back(request);
+    owners_.push_back(&operation);
+    ++operation.requests;
+  }
+}
+
+void Operations::settle(Operation& operation) noexcept {
+  ++settled_;
+  operation.settled = true;
+  if (operation.round == nullptr) {
+    operation.next = std::exchange(free_operations_, &operation);
+    return;
+  }
+  --operation.round->incomplete;
+  --incomplete_;
+}
+
+void Operations::progress() {
+  if (requests_.empty()) return;
+  indices_.resize(requests_.size());
+  int count = 0;
+  require(
+      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
+      "MPI_Testsome");
+  if (count == MPI_UNDEFINED || count == 0) return;
+  for (int i = 0; i < count; ++i) {
+    Operation& operation = *owners_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+    if (--operation.requests == 0) settle(operation);
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    requests_[kept] = requests_[i];
+    owners_[kept++] = owners_[i];
+  }
+  requests_.resize(kept);
+  owners_.resize(kept);
+}
+
+bool Operations::uses(std::span<const std::byte> memory) const noexcept {
+  const std::byte* const end = memory.data() + memory.size();
+  return std::any_of(operations_.begin(), operations_.end(), [&](const Operation& operation) {
+    const Message& message = operation.message;
+    return operation.round != nullptr && !operation.settled && message.data < end &&
+           message.data + message.bytes > memory.data();
+  });
+}
+
+void Operations::give_up() noexcept {
+  for (std::size_t i = 0; i < requests_.size(); ++i)
+    if (owners_[i]->message.kind == Message::Kind::receive) MPI_Cancel(&requests_[i]);
+  const TimePoint until = Clock::now() + kGivingUp;
+  try {
+    while (!requests_.empty() && Clock::now() < until) progress();
+  } catch (const Error&) {
+    // MPI has nothing more to say about them.
+  }
+}
+
+}  // namespace tightwire::mpi
