@@ -28,6 +28,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return noted(synchronize(stream)); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return noted(idle(stream) ? cudaSuccess : cudaErrorNotReady); }
+/// Graphs are not modelled.
+cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return noted(cudaSuccess);
+}
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   enqueue(stream, "a host function", [=] {
     function(argument);
