@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -303,6 +304,18 @@ void reset_nccl() {
   planted_errors.clear();
   slow = false;
 }
+ncclComm* join_communicator(int ranks, int rank, unsigned number) {
+  ncclUniqueId id{};
+  const std::uint64_t far_off = std::uint64_t{1} << 32 | number;
+  std::memcpy(&id, &far_off, sizeof far_off);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm* comm = nullptr;
+  comm_init_rank_config(&comm, ranks, id, rank, &config);
+  while (!settled(comm)) std::this_thread::yield();
+  return comm;
+}
+void leave_communicator(ncclComm* communicator) { end(communicator); }
 int living_communicators() { return living; }
 
 }  // namespace cuda_emulation

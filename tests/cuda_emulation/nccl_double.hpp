@@ -1,5 +1,5 @@
 #pragma once
-
+struct ncclComm;
 namespace tightwire::nccl {
 struct Api;
 }
@@ -20,6 +20,9 @@ void fail_asynchronously(int rank, int error);
 void settle_slowly(bool slowly);
 /// Forgets all that is under way and planted.
 void reset_nccl();
+/// A communicator as a program makes its own, and its end. Ranks that give the same number meet.
+ncclComm* join_communicator(int ranks, int rank, unsigned number);
+void leave_communicator(ncclComm* communicator);
 /// Communicators that were made and are neither destroyed nor aborted.
 int living_communicators();
 

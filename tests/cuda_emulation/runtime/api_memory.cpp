@@ -65,6 +65,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, c
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (bytes == 0) return noted(cudaSuccess);
+  if (!on_device(to) || !on_device(from)) count(Call::copy);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (kind != cudaMemcpyDefault && (on_device(to) != to_device || on_device(from) != from_device))

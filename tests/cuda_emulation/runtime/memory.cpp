@@ -69,6 +69,7 @@ const Allocation* find(std::uintptr_t address) {
 
 void* allocate(std::size_t bytes, MemoryKind kind) {
   install_handler();
+  count(Call::allocation);
   // A page before and one after stay out of reach.
   const std::size_t body = whole_pages(bytes);
   void* const map = mmap(nullptr, body + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
