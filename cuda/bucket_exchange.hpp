@@ -45,7 +45,8 @@ class BucketExchange {
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   bool empty() const { return plan_.chunks.empty(); }
   const Share& share(std::size_t owner) const { return plan_.chunks.front().shares[two_shot() ? owner : 0]; }
-  // Places of frames: [contributions out | contributions in | result out | results in], each but the third of all ranks.
+  // Places of frames: [contributions out | contributions in | result out | results in], each but the third of all
+  // ranks.
   std::byte* frame(std::size_t place) const { return place_.frames + place * stride_; }
   std::byte* contribution_out(std::size_t to) const { return frame(two_shot() ? to : 0); }
   std::byte* contribution_in(std::size_t from) const { return frame(ranks_ + from); }

@@ -45,8 +45,7 @@ __global__ void check_frames_kernel(const __grid_constant__ CheckJob job) {
   const auto* const got = reinterpret_cast<const std::uint64_t*>(job.received.first + rank * job.received.stride);
   if (rank < job.ranks && holds(job.from, rank)) {
     bool same = true;
-    for (unsigned word = 1; word < kCountWord; ++word)
-      same = same && got[word] == expected_word(expected, word, rank);
+    for (unsigned word = 1; word < kCountWord; ++word) same = same && got[word] == expected_word(expected, word, rank);
     if (same) {
       atomicAdd(&counted, static_cast<Number>(got[kCountWord]));
     } else {

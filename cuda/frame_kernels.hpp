@@ -27,7 +27,9 @@ struct Frames {
 struct RankSet {
   std::uint64_t words[Coder::kMostSources / 64];
 };
-TIGHTWIRE_HD constexpr bool holds(const RankSet& set, unsigned rank) { return (set.words[rank / 64] >> rank % 64 & 1) != 0; }
+TIGHTWIRE_HD constexpr bool holds(const RankSet& set, unsigned rank) {
+  return (set.words[rank / 64] >> rank % 64 & 1) != 0;
+}
 constexpr void insert(RankSet& set, std::size_t rank) { set.words[rank / 64] |= std::uint64_t{1} << rank % 64; }
 
 /// Before anything is encoded: headers of our contributions and of our result, and nothing was counted yet. Coders add

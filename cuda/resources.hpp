@@ -104,7 +104,9 @@ class Event {
   ~Event() {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }
-  void record(cudaStream_t stream, int rank) const { require(cudaEventRecord(event_, stream), "cudaEventRecord", rank); }
+  void record(cudaStream_t stream, int rank) const {
+    require(cudaEventRecord(event_, stream), "cudaEventRecord", rank);
+  }
   void wait(cudaStream_t stream, int rank) const {
     require(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", rank);
   }

@@ -9,8 +9,7 @@ struct Turn {
   std::lock_guard<std::mutex> lock;
   detail::OfDevice device;
   template <class State>
-  explicit Turn(State& state)
-      : lock(state.mutex_), device(state.transport_->device(), state.transport_->rank()) {}
+  explicit Turn(State& state) : lock(state.mutex_), device(state.transport_->device(), state.transport_->rank()) {}
 };
 
 }  // namespace

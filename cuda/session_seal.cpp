@@ -116,8 +116,7 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   const int rank = transport_->rank(), ranks = transport_->size();
   residuals_ = detail::Memory(memory_.lay_out(options_.rollback), detail::Memory::Kind::device, rank);
   memory_.place(residuals_.data());
-  for (const Bucket& bucket : list_.buckets())
-    frame_bytes_ += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+  for (const Bucket& bucket : list_.buckets()) frame_bytes_ += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
   frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
   const std::size_t report_bytes = list_.buckets().size() * sizeof(detail::Report);
   reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);

@@ -37,7 +37,8 @@ void Session::State::require_not_captured(const char* call, Stream stream) const
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   detail::require(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing", transport_->rank());
   if (status != cudaStreamCaptureStatusNone)
-    throw Error(Errc::unsupported, where() + call + ": the stream is captured into a graph; steps differ in more than " +
+    throw Error(Errc::unsupported, where() + call +
+                                       ": the stream is captured into a graph; steps differ in more than " +
                                        "their data, and cannot be replayed");
 }
 void Session::State::require_pointers(const char* call, const Bucket& bucket, OnDevice& on_device,
@@ -177,13 +178,13 @@ void Session::State::wait_for_streams() {
   const TimePoint until = Clock::now() + options_.timeout;
   for (const auto* stream : {encodes_.get(), exchanges_.get()})
     while (true) {
-      channel_->check();
+      check();
       const cudaError_t status = cudaStreamQuery(stream->get());
       if (status == cudaSuccess) break;
       if (status != cudaErrorNotReady) detail::require(status, "cudaStreamQuery", transport_->rank());
       if (Clock::now() >= until)
-        throw Error(Errc::timeout, where() + "the device was not done after " +
-                                       std::to_string(options_.timeout.count()) + " ms");
+        throw Error(Errc::timeout,
+                    where() + "the device was not done after " + std::to_string(options_.timeout.count()) + " ms");
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   channel_->check();  // what was given up has ended too

@@ -78,8 +78,8 @@ class Session {
 
   /// Starts the reduction of a bucket, in place, when `producer` has come to here: one pointer to memory of the device
   /// per parameter of the bucket, in its order. Until a stream has waited for it the buffers are the Session's. Throws
-  /// Error(invalid_argument) for a null pointer, one to memory of the host, a wrong number of pointers, a bucket that is
-  /// under way, Error(unsupported) while `producer` is captured.
+  /// Error(invalid_argument) for a null pointer, one to memory of the host, a wrong number of pointers, a bucket that
+  /// is under way, Error(unsupported) while `producer` is captured.
   Handle start(BucketId id, std::span<void* const> data, Stream producer);
   /// Starts all buckets, and lets the stream wait for them: one pointer per parameter, in order of addition.
   void all_reduce(std::span<void* const> data, Stream stream);

@@ -96,9 +96,7 @@ class ErrorMemory {
     bool used = false;
   };
 
-  float* copy(const Entry& entry, std::size_t which) const {
-    return base_ + which * elements_ + entry.at;
-  }
+  float* copy(const Entry& entry, std::size_t which) const { return base_ + which * elements_ + entry.at; }
 
   std::vector<Entry> regions_;
   std::size_t elements_ = 0;

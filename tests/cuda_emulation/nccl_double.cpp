@@ -148,8 +148,8 @@ ncclResult_t add(bool sends, const void* memory, std::size_t count, ncclDataType
   const auto found = find_allocation(memory);
   if (!found || found->kind != MemoryKind::device || found->device != comm->device ||
       reinterpret_cast<std::uintptr_t>(memory) + count > found->end)
-    return refuse(ncclInvalidArgument, call + "these " + std::to_string(count) +
-                                           " bytes are not in memory of device " + std::to_string(comm->device));
+    return refuse(ncclInvalidArgument, call + "these " + std::to_string(count) + " bytes are not in memory of device " +
+                                           std::to_string(comm->device));
   auto& [its_stream, operations] = group[comm];
   its_stream = stream;
   auto* const bytes = static_cast<std::byte*>(const_cast<void*>(memory));
@@ -205,7 +205,8 @@ ncclResult_t get_unique_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 ncclResult_t comm_init_rank_config(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (config == nullptr || config->blocking != 0) return refuse(ncclInvalidUsage, "only what does not block is modelled");
+  if (config == nullptr || config->blocking != 0)
+    return refuse(ncclInvalidUsage, "only what does not block is modelled");
   std::uint64_t number = 0;
   std::memcpy(&number, &id, sizeof number);
   std::shared_ptr<Clique> clique;
@@ -247,9 +248,9 @@ ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
   const std::lock_guard lock(comm->clique->mutex);
   if (comm->asks_until_settled > 0) --comm->asks_until_settled;
   const bool here = static_cast<int>(comm->clique->joined.size()) == comm->clique->size;
-  *state = comm->clique->failed                        ? ncclInvalidUsage
+  *state = comm->clique->failed                     ? ncclInvalidUsage
            : !here || comm->asks_until_settled != 0 ? ncclInProgress
-                                                       : ncclSuccess;
+                                                    : ncclSuccess;
   return ncclSuccess;
 }
 ncclResult_t comm_finalize(ncclComm_t comm) { return begun(comm); }
@@ -285,10 +286,22 @@ ncclResult_t recv(void* memory, std::size_t count, ncclDataType_t type, int peer
 }  // namespace
 
 const tightwire::nccl::Api& nccl_double() {
-  static const tightwire::nccl::Api api{get_version, get_error_string, get_last_error,       get_unique_id,
-                                        comm_init_rank_config, comm_split, comm_finalize,    end,
-                                        end,         comm_get_async_error, comm_count,       comm_user_rank,
-                                        comm_cu_device, group_start,   group_end,            send,
+  static const tightwire::nccl::Api api{get_version,
+                                        get_error_string,
+                                        get_last_error,
+                                        get_unique_id,
+                                        comm_init_rank_config,
+                                        comm_split,
+                                        comm_finalize,
+                                        end,
+                                        end,
+                                        comm_get_async_error,
+                                        comm_count,
+                                        comm_user_rank,
+                                        comm_cu_device,
+                                        group_start,
+                                        group_end,
+                                        send,
                                         recv};
   return api;
 }

@@ -62,7 +62,8 @@ TEST(CudaSessionOrder, BucketsStartInAnyOrderOnStreamsOfTheirOwn) {
   }
 }
 
-/// Nobody tells the Session's streams from which of the caller's the gradients come, or the caller's when they are done.
+/// Nobody tells the Session's streams from which of the caller's the gradients come, or the caller's when they are
+/// done.
 TEST(CudaSessionOrder, AMissingWaitIsSeen) {
   const Steps steps = several_buckets();
   const auto expected = steps.run(2);

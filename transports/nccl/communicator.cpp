@@ -16,6 +16,8 @@ Communicator::~Communicator() {
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
   release();
+  // The end of this rank is no loss to those that still work, once all of them have come here.
+  if (settings_.leaves && !failure_) settings_.membership->leave(settings_.timeout);
 }
 
 /// Finalized, so that what is on its way arrives; aborted where that does not end.
@@ -74,6 +76,7 @@ std::shared_ptr<cuda::Transport> Communicator::open_channel(std::chrono::millise
   Settings settings = settings_;
   settings.timeout = timeout;
   settings.owned = true;
+  settings.leaves = false;
   return std::make_shared<Communicator>(api_, child, std::move(settings));
 }
 
@@ -89,8 +92,7 @@ void Communicator::put(std::span<const Message> round, cuda::Stream stream) {
   }
   const ncclResult_t ended = api_.group_end();  // in any case: it is the thread's
   if (result != ncclSuccess && result != ncclInProgress) throw error_of(api_, result, call, rank(), comm_);
-  settle(api_, ended, "ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout,
-         [&] { require_all_present(); });
+  settle(api_, ended, "ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout, [&] { require_all_present(); });
 }
 
 void Communicator::post(std::span<const Message> round, cuda::Stream stream) {

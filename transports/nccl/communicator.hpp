@@ -17,8 +17,8 @@
 
 namespace tightwire::nccl {
 
-/// A communicator of NCCL's. Ours do not block; a thread watches over what is under way, and aborts it when NCCL tells of
-/// an error, when a round takes too long, or when a rank of the job is lost.
+/// A communicator of NCCL's. Ours do not block; a thread watches over what is under way, and aborts it when NCCL tells
+/// of an error, when a round takes too long, or when a rank of the job is lost.
 class Communicator final : public cuda::Transport {
  public:
   struct Settings {
@@ -28,6 +28,7 @@ class Communicator final : public cuda::Transport {
     std::chrono::milliseconds timeout;
     bool owned;  ///< else it is the caller's, and only split
     std::shared_ptr<Membership> membership;
+    bool leaves = false;  ///< the membership when it ends, as the one that came with it
   };
   Communicator(const Api& api, ncclComm_t comm, Settings settings);
   ~Communicator() override;
@@ -66,7 +67,7 @@ class Communicator final : public cuda::Transport {
   Settings settings_;
   mutable std::mutex mutex_;
   std::optional<Error> failure_;
-  std::deque<Round> rounds_;         // used in turn
+  std::deque<Round> rounds_;  // used in turn
   std::size_t oldest_ = 0, pending_ = 0;
   std::condition_variable changed_;
   bool stopping_ = false;

@@ -94,7 +94,8 @@ std::shared_ptr<cuda::Transport> open(const Rendezvous& rendezvous, const std::f
                .device = mine.device,
                .timeout = rendezvous.timeout,
                .owned = true,
-               .membership = std::move(membership)});
+               .membership = std::move(membership),
+               .leaves = true});
 }
 
 std::shared_ptr<cuda::Transport> open(Transport& host, std::chrono::milliseconds timeout,
@@ -109,8 +110,7 @@ std::shared_ptr<cuda::Transport> open(Transport& host, std::chrono::milliseconds
       theirs = mine.card;
       continue;
     }
-    round.push_back(
-        {Message::Kind::send, peer, tag, reinterpret_cast<std::byte*>(&mine.card), sizeof mine.card});
+    round.push_back({Message::Kind::send, peer, tag, reinterpret_cast<std::byte*>(&mine.card), sizeof mine.card});
     round.push_back({Message::Kind::receive, peer, tag, reinterpret_cast<std::byte*>(&theirs), sizeof theirs});
   }
   if (!round.empty()) wait(host, host.post(round), timeout, "opening NCCL (every rank must)");
@@ -120,17 +120,18 @@ std::shared_ptr<cuda::Transport> open(Transport& host, std::chrono::milliseconds
                .device = mine.device,
                .timeout = timeout,
                .owned = true,
-               .membership = nullptr});
+               .membership = nullptr,
+               .leaves = false});
 }
 
 std::shared_ptr<cuda::Transport> adopt(ncclComm_t communicator, std::chrono::milliseconds timeout, const Api& api) {
   if (communicator == nullptr) throw Error(Errc::invalid_argument, "nccl::adopt: the communicator is null");
   Communicator::Settings settings{
-      .rank = 0, .size = 0, .device = 0, .timeout = timeout, .owned = false, .membership = nullptr};
+      .rank = 0, .size = 0, .device = 0, .timeout = timeout, .owned = false, .membership = nullptr, .leaves = false};
   const auto require = [&](ncclResult_t result, const char* call) {
     if (result == ncclSuccess) return;
-    throw Error(Errc::invalid_argument, "nccl::adopt: " + std::string(error_of(api, result, call, settings.rank,
-                                                                               communicator).what()));
+    throw Error(Errc::invalid_argument,
+                "nccl::adopt: " + std::string(error_of(api, result, call, settings.rank, communicator).what()));
   };
   require(api.comm_user_rank(communicator, &settings.rank), "ncclCommUserRank");
   require(api.comm_count(communicator, &settings.size), "ncclCommCount");
