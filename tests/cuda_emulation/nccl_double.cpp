@@ -87,10 +87,6 @@ void copy(Operation& send, Operation& receive, int from, int to, Clique& clique)
     clique.failed = true;
     return;
   }
-  if (!is_written(send.memory, send.bytes)) {
-    report("NCCL: rank " + std::to_string(from) + " sends memory that nobody wrote");
-    set_sticky_error(cudaErrorIllegalAddress);
-  }
   const DeviceAccess access;
   std::memcpy(receive.memory, send.memory, send.bytes);
   mark_written(receive.memory, receive.bytes);
@@ -117,10 +113,15 @@ void enqueue_group(ncclComm* comm, cudaStream_t stream, const Operations& operat
     const std::lock_guard lock(clique->mutex);
     if (comm->dead) return true;
     if (!std::exchange(*begun_already, true))
-      for (const auto& operation : operations)
+      for (const auto& operation : operations) {
+        if (operation->sends && !is_written(operation->memory, operation->bytes)) {
+          report("NCCL: rank " + std::to_string(comm->rank) + " sends memory that nobody wrote");
+          set_sticky_error(cudaErrorIllegalAddress);
+        }
         (operation->sends ? clique->sends[{comm->rank, operation->peer}]
                           : clique->receives[{operation->peer, comm->rank}])
             .push_back(operation);
+      }
     match(*clique);
     for (const auto& operation : operations)
       if (!operation->done) return false;

@@ -10,10 +10,8 @@
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/cuda_session.hpp>
 
-#include "cuda_emulation/nccl_double.hpp"
-#include "cuda_emulation/runtime/options.hpp"
-#include "cuda_emulation/schedules.hpp"
-#include "open.hpp"
+#include "cuda/execution.hpp"
+#include "joining.hpp"
 #include "unit/support/model.hpp"
 #include "unit/support/ranks.hpp"
 
@@ -23,25 +21,33 @@ inline void must(cudaError_t status) {
   if (status != cudaSuccess) throw Error(Errc::internal, std::string("test: ") + cudaGetErrorString(status));
 }
 
-/// Ranks as threads, each with a device of its own, joined by the double of NCCL.
+/// Tests that need devices, emulated ones or others.
+class CudaSession : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string why = why_not_here();
+    if (why.empty()) return;
+    if (must_run_here()) FAIL() << why;
+    GTEST_SKIP() << why;
+  }
+};
+
+/// Ranks as threads, each with a device of its own.
 using DeviceBody = std::function<void(const std::shared_ptr<cuda::Transport>&)>;
 inline std::vector<Outcome> run_each_device(int ranks, const DeviceBody& body,
                                             std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  cuda_emulation::reset();
-  cuda_emulation::reset_nccl();
-  cuda_emulation::options().devices = ranks;
+  prepare_devices(ranks);
   std::vector<Outcome> outcomes = run_each(local::make(ranks), [&](const std::shared_ptr<Transport>& host) {
     must(cudaSetDevice(host->rank()));
-    body(nccl::open(*host, timeout, cuda_emulation::nccl_double));
+    body(join_devices(*host, timeout));
   });
-  EXPECT_EQ(cuda_emulation::living_communicators(), 0);
+  EXPECT_EQ(communicators_left(), 0);
   return outcomes;
 }
 inline void run_all_devices(int ranks, const DeviceBody& body) {
   const std::vector<Outcome> outcomes = run_each_device(ranks, body);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank)
-    EXPECT_FALSE(outcomes[rank].error) << "rank " << rank << ": " << outcomes[rank].message << "; "
-                                       << cuda_emulation::last_report();
+    EXPECT_FALSE(outcomes[rank].error) << "rank " << rank << ": " << outcomes[rank].message << "; " << last_words();
 }
 
 class TestStream {

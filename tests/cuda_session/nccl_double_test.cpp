@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <functional>
 #include <string>
 #include <thread>
@@ -35,16 +36,19 @@ Found two_ranks(const std::function<void(const Place&)>& body) {
   options().devices = 2;
   options().patience_ms = 200;
   Found found;
+  std::barrier together(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([rank, &body, &found] {
+    threads.emplace_back([rank, &body, &found, &together] {
       EXPECT_EQ(cudaSetDevice(rank), cudaSuccess);
       Place place{rank, 1 - rank, join_communicator(2, rank, 7), nullptr, nullptr, nullptr};
       EXPECT_EQ(cudaStreamCreateWithFlags(&place.stream, cudaStreamNonBlocking), cudaSuccess);
       EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&place.out), kBytes), cudaSuccess);
       EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&place.in), kBytes), cudaSuccess);
       EXPECT_EQ(cudaMemsetAsync(place.out, 1 + rank, kBytes, place.stream), cudaSuccess);
+      together.arrive_and_wait();  // an error of one would be every call's of the other
       body(place);
+      together.arrive_and_wait();
       found.error[rank] = cudaStreamSynchronize(place.stream);
       leave_communicator(place.comm);
     });

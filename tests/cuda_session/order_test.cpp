@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "device_steps.hpp"
+#include "emulated.hpp"
 
 namespace tightwire::testing {
 namespace {
@@ -131,7 +132,12 @@ TEST(CudaSessionOrder, NoCallWaitsAllocatesOrCopiesToTheHost) {
   use(0);
   const Model model = {{"a", {40, 30}, ElementType::f32, Int8{}}, {"b", {700}, ElementType::bf16, Int4{}}};
   std::atomic<bool> ahead = false;
+  struct Release {
+    std::atomic<bool>& ahead;
+    ~Release() { ahead = true; }
+  };
   run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const Release release{ahead};  // an error is not to leave the other rank waiting
     const auto session = sealed_device_session(transport, model);
     Gradients gradients(model);
     gradients.fill_bell(1);

@@ -5,6 +5,7 @@
 #include <tightwire/codec.hpp>
 
 #include "device_steps.hpp"
+#include "emulated.hpp"
 #include "unit/support/small_model.hpp"
 
 namespace tightwire::testing {
@@ -244,7 +245,7 @@ TEST(CudaSessionMisuse, IsRefusedInWords) {
   session->synchronize();
 }
 
-TEST(CudaSession, BytesOnTheWireAreThoseOfThePlan) {
+TEST_F(CudaSession, BytesOnTheWireAreThoseOfThePlan) {
   run_all_devices(3, [&](const std::shared_ptr<cuda::Transport>& transport) {
     const Model model = small_model();
     const auto session = sealed_device_session(transport, model, two_shot());

@@ -121,6 +121,10 @@ void Communicator::post(std::span<const Message> round, cuda::Stream stream) {
 }
 
 void Communicator::watch() {
+  // Or calls would take memory of device 0, and questions would spoil a graph that another thread captures.
+  cudaSetDevice(device());
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (pending_ == 0 || failure_)

@@ -15,7 +15,6 @@ namespace tightwire::nccl {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
-constexpr int kOldest = NCCL_VERSION(2, 18, 1);  // has ncclCommSplit
 
 void* loaded() {
   if (dlsym(RTLD_DEFAULT, "ncclGetVersion") != nullptr) return RTLD_DEFAULT;
@@ -35,8 +34,10 @@ Api load() {
   Api api{};
   find(handle, "ncclGetVersion", api.get_version);
   int version = 0;
-  if (api.get_version(&version) != ncclSuccess || version < kOldest)
-    throw Error(Errc::unsupported, "NCCL " + text_of_version(version) + " is too old; 2.18.1 is needed");
+  if (api.get_version(&version) != ncclSuccess || version < NCCL_VERSION_CODE)
+    throw Error(Errc::unsupported, "the NCCL that is here, " + text_of_version(version) +
+                                       ", is older than the nccl.h that tightwire was built with, " +
+                                       text_of_version(NCCL_VERSION_CODE));
   find(handle, "ncclGetErrorString", api.get_error_string);
   find(handle, "ncclGetLastError", api.get_last_error);
   find(handle, "ncclGetUniqueId", api.get_unique_id);

@@ -31,6 +31,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus* st
   *status = cudaStreamCaptureStatusNone;
   return noted(cudaSuccess);
 }
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode*) { return noted(cudaSuccess); }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   enqueue(stream, "a host function", [=] {
     function(argument);
