@@ -56,6 +56,18 @@ void Session::synchronize() {
   const Turn turn(*state_);
   state_->synchronize();
 }
+std::vector<std::byte> Session::save() {
+  const Turn turn(*state_);
+  return state_->save();
+}
+void Session::restore(std::span<const std::byte> own) {
+  const Turn turn(*state_);
+  state_->restore({&own, 1}, true);
+}
+void Session::restore(std::span<const std::span<const std::byte>> ranks) {
+  const Turn turn(*state_);
+  state_->restore(ranks, false);
+}
 
 int Session::rank() const noexcept { return state_->transport_->rank(); }
 int Session::size() const noexcept { return state_->transport_->size(); }

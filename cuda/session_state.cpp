@@ -6,19 +6,6 @@
 
 namespace tightwire::cuda {
 
-/// An error of the device, of the transport or of a peer closes the Session.
-template <class Call>
-auto Session::State::closing(const Call& call) {
-  try {
-    return call();
-  } catch (const Error& error) {
-    if (error.code() == Errc::invalid_argument || error.code() == Errc::unsupported) throw;
-    failure_ = std::current_exception();
-    channel_->abort(error.what());
-    throw;
-  }
-}
-
 void Session::State::require_sealed(const char* call) {
   if (failure_) std::rethrow_exception(failure_);
   if (!sealed_) throw bad(std::string(call) + ": call seal() first");
@@ -121,6 +108,7 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
     on_device.waited = false;
     const std::uint32_t sequence = bucket.sequence++;
     total_ += on_device.exchange->statistics();
+    ++step_calls_;
     issue();
     return sequence;
   });
@@ -229,6 +217,7 @@ void Session::State::end_step(bool keep) {
   ++steps_;
   keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
   step_nonfinite_ = 0;
+  step_calls_ = 0;
   next_ = 0;
 }
 

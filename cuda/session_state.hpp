@@ -1,4 +1,5 @@
 #pragma once
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <tightwire/cuda_session.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/session_description.hpp>
+#include <tightwire/session_state.hpp>
 
 #include "bucket_exchange.hpp"
 #include "host_messages.hpp"
@@ -37,6 +39,8 @@ class Session::State {
   std::vector<float> sender_residual(ParameterId id);
   std::vector<float> owner_residual(BucketId id);
   std::string description() const;
+  std::vector<std::byte> save();
+  void restore(std::span<const std::span<const std::byte>> states, bool own_only);
 
   std::string where() const { return "rank " + std::to_string(transport_->rank()) + ": "; }
   Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where() + what); }
@@ -70,6 +74,8 @@ class Session::State {
 
   void require_open_for(const char* call) const;
   void require_idle(const char* call);
+  void require_between_steps(const char* call);
+  tightwire::detail::SessionMemory memory_view() const;
   void require_pointers(const char* call, const Bucket& bucket, OnDevice& on_device, std::span<void* const> data);
   void require_not_captured(const char* call, Stream stream) const;
   void refuse_what_is_for_hosts(const Bucket& bucket) const;
@@ -84,14 +90,25 @@ class Session::State {
   void end_step(bool keep);
   std::vector<float> copy_of(ErrorMemory::Region region);
   void wait_for_streams();
+  /// An error of the device, of the transport or of a peer closes the Session.
   template <class Call>
-  auto closing(const Call& call);
+  auto closing(const Call& call) {
+    try {
+      return call();
+    } catch (const Error& error) {
+      if (error.code() == Errc::invalid_argument || error.code() == Errc::unsupported) throw;
+      failure_ = std::current_exception();
+      channel_->abort(error.what());
+      throw;
+    }
+  }
 
   int device_;
   MakeCoder make_;
   SessionOptions planned_with_;
   std::vector<ParameterMemory> parameter_memory_;
   std::uint64_t step_nonfinite_ = 0;
+  std::uint64_t step_calls_ = 0;
   std::uint64_t committed_ = 0;
   std::uint8_t rollbacks_ = 0;
   std::exception_ptr failure_;

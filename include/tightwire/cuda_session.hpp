@@ -48,15 +48,15 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// Work goes on streams of the Session: a bucket is encoded once the producer's stream has come to `start`, and
 /// exchanged in two rounds (`one_shot`: one) in the order of the numbers of buckets, whatever the order of their
 /// starts. Calls return before it is done: they wait for nothing, allocate nothing and copy nothing to the host, except
-/// `seal`, `synchronize`, and `commit` under a policy of non-finite elements that has to know whether there were any.
+/// `seal`, `synchronize`, `save`, `restore`, and `commit` under a policy of non-finite elements that has to know
+/// whether there were any.
 ///
 /// Every step starts buckets alike on every rank: all of them in turn, from the first on. One thread at a time may call
 /// it, except that one may wait for handles while another one starts further buckets. Errors of the device and of peers
 /// are found late: by the first call after they happened, by `synchronize` at the latest. They close the Session.
 ///
 /// Not on devices: top-k, random-k, PowerSgd, momentum correction, hierarchies, operations other than all_reduce,
-/// state that is saved, capture into a CUDA graph (steps differ in more than their data). Asking for them throws
-/// Error(unsupported).
+/// capture into a CUDA graph (steps differ in more than their data). Asking for them throws Error(unsupported).
 class Session {
  public:
   /// Works on the transport's device. Throws Error(invalid_argument) without a transport or for options that make no
@@ -92,6 +92,12 @@ class Session {
   /// Waits until all that was started has ended on the device. Throws what went wrong, Error(timeout) if it takes
   /// longer than the timeout.
   void synchronize();
+
+  /// As in tightwire::Session, and in the same format: what one kind of Session saved the other restores. Brings
+  /// residuals to the host, or back; waits for the device.
+  std::vector<std::byte> save();
+  void restore(std::span<const std::byte> own);
+  void restore(std::span<const std::span<const std::byte>> ranks);
 
   int rank() const noexcept;
   int size() const noexcept;
