@@ -57,6 +57,7 @@ if(NOT TIGHTWIRE_MPI STREQUAL "OFF")
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/TightwireCuda.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/TightwireNccl.cmake)
 
 set(tightwire_torch_lacks "")
 if(NOT TIGHTWIRE_BUILD_EXAMPLES)

@@ -22,7 +22,7 @@ LAYERS = [
     ["any_codec.hpp", "low_rank/settings.hpp", "sparse/settings.hpp"],
     ["codec.hpp"],
     ["transport.hpp", "hierarchy.hpp"],
-    ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "sharded_plan.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp", "mpi.hpp"],
+    ["frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "sharded_plan.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp", "mpi.hpp", "cuda_transport.hpp", "nccl.hpp"],
     ["hierarchical_plan.hpp"],
     ["state.hpp"],
     ["saved_state.hpp"],
@@ -34,7 +34,7 @@ LAYERS = [
     ["parameter_list.hpp"],
     ["bucket_planning.hpp", "session_description.hpp"],
     ["session_state.hpp"],
-    ["session.hpp"],
+    ["session.hpp", "cuda_session.hpp"],
     ["core_session.hpp"],
     ["header_only.hpp", "tightwire.hpp", "testing/"],
 ]

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Fails where a code block of README.md is not, to the letter, the example that the comment before it names. --write copies the
-examples into the README."""
+"""Fails where a code block of README.md, or of a page in docs/, is not, to the letter, the example that the comment before it
+names. --write copies the examples in."""
 import pathlib
 import re
 import sys
@@ -13,13 +13,16 @@ def current(match):
     return match[1] + (ROOT / match[2]).read_text() + match[4]
 
 
-readme = ROOT / "README.md"
-text = readme.read_text()
-fresh, count = BLOCK.subn(current, text)
-if count == 0:
-    sys.exit("check_readme.py: README.md shows no example")
-if "--write" in sys.argv:
-    readme.write_text(fresh)
-elif fresh != text:
-    sys.exit("check_readme.py: an example in README.md differs from its file; run scripts/check_readme.py --write")
-print(f"check_readme.py: {count} example(s) as in their files")
+pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+total = 0
+for page in pages:
+    text = page.read_text()
+    fresh, count = BLOCK.subn(current, text)
+    total += count
+    if page.name == "README.md" and count == 0:
+        sys.exit("check_readme.py: README.md shows no example")
+    if "--write" in sys.argv:
+        page.write_text(fresh)
+    elif fresh != text:
+        sys.exit(f"check_readme.py: an example in {page.name} differs from its file; run scripts/check_readme.py --write")
+print(f"check_readme.py: {total} example(s) as in their files")

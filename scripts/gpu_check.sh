@@ -23,7 +23,8 @@ step() { "$@" || { failed=1; echo "FAILED: $*"; }; }
   section "building"
   step cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTIGHTWIRE_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
     -DTIGHTWIRE_TORCH=OFF
-  step cmake --build $build --target cuda_device_test cuda_kernel_bench
+  step cmake --build $build --target cuda_device_test cuda_session_device_test \
+    cuda_all_reduce tightwire_tool cuda_kernel_bench
   section "tests"
   TIGHTWIRE_REQUIRE_GPU=1 step ctest --test-dir $build -L gpu --output-on-failure --no-tests=error
   section "memory errors and races, as compute-sanitizer sees them"
@@ -32,6 +33,8 @@ step() { "$@" || { failed=1; echo "FAILED: $*"; }; }
       step compute-sanitizer --tool $tool --error-exitcode 1 $build/bin/cuda_device_test --gtest_brief=1 \
         --gtest_filter='SameAsHost.UnderEverySchedule:SameAsHost.Rotated'
     done
+    step compute-sanitizer --tool memcheck --error-exitcode 1 $build/bin/cuda_session_device_test --gtest_brief=1 \
+      --gtest_filter='CudaSession.OptionsAsOnHosts'
   else
     echo "compute-sanitizer is not here"
   fi

@@ -6,6 +6,11 @@ endfunction()
 
 tightwire_example_test(overlap "layer 7 has mean 8.[45]" $<TARGET_FILE:overlap>)
 tightwire_example_test(own_codec "came through: 0.2[45]" $<TARGET_FILE:own_codec>)
+if(TARGET cuda_all_reduce AND TARGET tightwire_tool)
+  tightwire_example_test(cuda_all_reduce "sent [0-9]+ bytes over nccl 2" $<TARGET_FILE:tightwire_tool> run -n 1 --
+    $<TARGET_FILE:cuda_all_reduce>)
+  set_tests_properties(example.cuda_all_reduce PROPERTIES LABELS "example;gpu" SKIP_REGULAR_EXPRESSION "no usable device|no device")
+endif()
 if(TARGET all_reduce_c)
   tightwire_example_test(all_reduce_c.alone "^mean (1|0[.]999[0-9]*)\n" $<TARGET_FILE:all_reduce_c>)
 endif()

@@ -32,14 +32,22 @@ class ErrorMemory {
   }
 
   void allocate(bool rollback) {
+    memory_ = Workspace(lay_out(rollback));
+    base_ = reinterpret_cast<float*>(memory_.data());
+  }
+  /// In place of `allocate`, for memory that is elsewhere, as on a device: what it takes in bytes, then where it is.
+  /// That memory is zeros at first; its owner keeps it.
+  std::size_t lay_out(bool rollback) {
     rollback_ = rollback;
     if (elements_ != 0) elements_ = (elements_ + kPage - 1) / kPage * kPage + kSkew;
     past_cache_ = rollback && elements_ * sizeof(float) > kLargestCached;
-    memory_ = Workspace(elements_ * sizeof(float) * (rollback ? 2 : 1));
+    bytes_ = elements_ * sizeof(float) * (rollback ? 2 : 1);
+    return bytes_;
   }
+  void place(void* memory) { base_ = static_cast<float*>(memory); }
 
   bool can_roll_back() const { return rollback_; }
-  std::size_t bytes() const { return memory_.size(); }
+  std::size_t bytes() const { return bytes_; }
 
   /// The region for use in the current step.
   Residual open(Region region) {
@@ -94,15 +102,15 @@ class ErrorMemory {
     bool used = false;
   };
 
-  float* copy(const Entry& entry, std::size_t which) const {
-    return reinterpret_cast<float*>(memory_.data()) + which * elements_ + entry.at;
-  }
+  float* copy(const Entry& entry, std::size_t which) const { return base_ + which * elements_ + entry.at; }
 
   std::vector<Entry> regions_;
   std::size_t elements_ = 0;
   bool rollback_ = false;
   bool past_cache_ = false;
-  Workspace memory_;
+  std::size_t bytes_ = 0;
+  float* base_ = nullptr;
+  Workspace memory_;  // unless it is elsewhere
 };
 
 }  // namespace tightwire

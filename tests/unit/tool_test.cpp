@@ -116,6 +116,15 @@ TEST(ToolInfo, TellsWhatDevicesThereAreWhereCudaIsBuilt) {
   EXPECT_EQ(cuda.at("count").get<int>() == 0, note.rfind("no ", 0) == 0) << note;
 }
 
+/// Its version, or why it cannot be loaded.
+TEST(ToolInfo, TellsWhichNcclThereIsWhereItIsBuilt) {
+  const auto all = info();
+  if (!all.at("components").at("nccl").at("built").get<bool>()) GTEST_SKIP() << "the nccl component is not built";
+  const auto& nccl = all.at("transports").at("nccl");
+  const std::string version = nccl.value("version", ""), error = nccl.value("error", "");
+  EXPECT_TRUE(version.rfind("2.", 0) == 0 || error.find("NCCL") != std::string::npos) << nccl.dump();
+}
+
 TEST(ToolCodecs, MeasuresWhatItIsAskedFor) {
   const Outcome outcome = tool("codecs --json int8 hadamard:32+int4:block=32 dense");
   ASSERT_EQ(outcome.status, 0) << outcome.output;

@@ -42,7 +42,8 @@ Description describe() {
                           .codecs = codec_states(),
                           .ucx = {},
                           .ucx_error = {},
-                          .cuda = cuda_state()};
+                          .cuda = cuda_state(),
+                          .nccl = nccl_state()};
   try {
     description.ucx = ucx_state();
   } catch (const Error& error) {
@@ -66,6 +67,7 @@ std::string as_text(const Description& description) {
   line("  local", "ranks as threads of one process");
   if (description.ucx) line("  ucx", "UCX " + description.ucx->version + ": " + description.ucx->transports);
   if (!description.ucx_error.empty()) line("  ucx", description.ucx_error);
+  if (const auto& nccl = description.nccl) line("  nccl", nccl->error.empty() ? "NCCL " + nccl->version : nccl->error);
   if (description.cuda) {
     text << "devices\n";
     line("  cuda", description.cuda->note);
@@ -92,6 +94,12 @@ std::string as_json(const Description& description) {
   if (description.ucx)
     json["transports"]["ucx"] = {{"version", description.ucx->version}, {"transports", description.ucx->transports}};
   if (!description.ucx_error.empty()) json["transports"]["ucx"] = {{"error", description.ucx_error}};
+  if (const auto& nccl = description.nccl) {
+    if (nccl->error.empty())
+      json["transports"]["nccl"] = {{"version", nccl->version}};
+    else
+      json["transports"]["nccl"] = {{"error", nccl->error}};
+  }
   json["devices"] = nlohmann::ordered_json::object();
   if (description.cuda)
     json["devices"]["cuda"] = {{"count", description.cuda->devices}, {"note", description.cuda->note}};

@@ -24,6 +24,7 @@ struct Description {
   std::optional<UcxState> ucx;
   std::string ucx_error;  ///< why UCX could not be asked, or empty
   std::optional<CudaState> cuda;
+  std::optional<NcclState> nccl;
 };
 
 Description describe();

@@ -13,4 +13,13 @@ struct CudaState {
 /// Empty where the cuda component was not built.
 std::optional<CudaState> cuda_state();
 
+/// The NCCL that would be loaded here, or why there is none.
+struct NcclState {
+  std::string version;
+  std::string error;
+};
+
+/// Empty where the nccl component was not built.
+std::optional<NcclState> nccl_state();
+
 }  // namespace tightwire::tool

@@ -52,9 +52,20 @@ cudaError_t cudaFree(void* memory) {
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, const void* at) {
+  *attributes = {};
+  attributes->type = cudaMemoryTypeUnregistered;
+  if (const auto found = find_allocation(at)) {
+    attributes->type = found->kind == MemoryKind::device ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+    attributes->device = found->device;
+  }
+  return noted(cudaSuccess);
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (bytes == 0) return noted(cudaSuccess);
+  if (!on_device(to) || !on_device(from)) count(Call::copy);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (kind != cudaMemcpyDefault && (on_device(to) != to_device || on_device(from) != from_device))

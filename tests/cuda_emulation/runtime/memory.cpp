@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "options.hpp"
+#include "stream.hpp"
 
 namespace cuda_emulation {
 namespace {
@@ -68,6 +69,7 @@ const Allocation* find(std::uintptr_t address) {
 
 void* allocate(std::size_t bytes, MemoryKind kind) {
   install_handler();
+  count(Call::allocation);
   // A page before and one after stay out of reach.
   const std::size_t body = whole_pages(bytes);
   void* const map = mmap(nullptr, body + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -76,7 +78,7 @@ void* allocate(std::size_t bytes, MemoryKind kind) {
   mprotect(memory, body, PROT_READ | PROT_WRITE);
   std::memset(memory, kPoison, body);
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-  Allocation allocation{begin, begin + bytes, nullptr, kind, 0, false};
+  Allocation allocation{begin, begin + bytes, nullptr, kind, 0, false, current_device()};
   if (options().check_initialized && kind == MemoryKind::device)
     allocation.written = static_cast<std::uint8_t*>(std::calloc(bytes, 1));
   Heap& all = heap();
@@ -105,7 +107,7 @@ bool release(void* memory) {
 void add_variable(const char* name, void* memory, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   const std::lock_guard lock(heap().mutex);
-  heap().variables[name] = {begin, begin + bytes, nullptr, MemoryKind::pinned, 0, false};
+  heap().variables[name] = {begin, begin + bytes, nullptr, MemoryKind::pinned, 0, false, 0};
 }
 void* find_variable(const std::string& name) {
   const std::lock_guard lock(heap().mutex);

@@ -20,6 +20,7 @@ struct Allocation {
   MemoryKind kind = MemoryKind::device;
   std::uint64_t number = 0;
   bool freed = false;
+  int device = 0;
 };
 
 /// Null if there is no memory. New memory is filled with NaNs.

@@ -11,6 +11,7 @@ namespace {
 std::mutex report_mutex;
 std::string reported;
 std::atomic<int> sticky = cudaSuccess;
+std::atomic<std::uint64_t> counts[3];
 
 }  // namespace
 
@@ -33,6 +34,9 @@ void set_sticky_error(cudaError_t error) {
   int none = cudaSuccess;
   sticky.compare_exchange_strong(none, error);
 }
+
+Calls calls() { return {counts[0], counts[1], counts[2]}; }
+void count(Call call) { ++counts[static_cast<std::size_t>(call)]; }
 
 void reset() {
   drop_pending_work();

@@ -26,6 +26,16 @@ void report(const std::string& text);
 cudaError_t sticky_error();
 void set_sticky_error(cudaError_t error);
 
+/// What the program did since it started.
+struct Calls {
+  std::uint64_t allocations = 0;  ///< of memory, streams and events
+  std::uint64_t copies = 0;       ///< one side or both of them the host
+  std::uint64_t waits = 0;        ///< of the host, for a stream, an event or the device
+};
+Calls calls();
+enum class Call { allocation, copy, wait };
+void count(Call call);
+
 /// Forgets pending work and errors, as a new process would. Memory stays.
 void reset();
 

@@ -127,6 +127,7 @@ void enqueue(cudaStream_t where, std::string name, std::function<bool()> run) {
 
 cudaError_t wait_until(const std::function<bool()>& condition, const std::string& what) {
   using Clock = std::chrono::steady_clock;
+  count(Call::wait);
   auto last_progress = Clock::now();
   std::uint64_t seen = progress;
   while (!condition()) {
@@ -173,6 +174,7 @@ bool idle(cudaStream_t where) {
 }
 
 cudaStream_t create_stream(bool waits_for_null_stream) {
+  count(Call::allocation);
   Device& device = device_at(device_of_thread);
   const std::lock_guard lock(device.mutex);
   device.streams.push_back(std::make_unique<CUstream_st>());
@@ -180,7 +182,6 @@ cudaStream_t create_stream(bool waits_for_null_stream) {
   device.streams.back()->waits_for_null_stream = waits_for_null_stream;
   return device.streams.back().get();
 }
-void destroy_stream(cudaStream_t stream) { synchronize(stream); }
 
 int current_device() { return device_of_thread; }
 void set_current_device(int device) { device_of_thread = device; }

@@ -17,7 +17,6 @@ cudaError_t synchronize_device();
 bool idle(cudaStream_t stream);
 
 cudaStream_t create_stream(bool waits_for_null_stream);
-void destroy_stream(cudaStream_t stream);
 int current_device();
 void set_current_device(int device);
 

@@ -1,0 +1,107 @@
+#pragma once
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/cuda_transport.hpp>
+#include <tightwire/transport.hpp>
+
+#include "resources.hpp"
+
+namespace tightwire::cuda::detail {
+
+/// Messages of the host's through a transport between devices, for what ranks agree on before the first step: through
+/// memory of the device and back, with new memory for every round. Tags say nothing: ranks post rounds alike.
+class HostMessages final : public tightwire::Transport {
+ public:
+  explicit HostMessages(cuda::Transport& device) : device_(device), stream_(device.rank()) {}
+  ~HostMessages() override { abandon(); }
+
+  int rank() const noexcept override { return device_.rank(); }
+  int size() const noexcept override { return device_.size(); }
+  std::string describe() const override { return device_.describe() + ", of the host's memory"; }
+  void detach(std::span<std::byte> /*memory*/) noexcept override { abandon(); }
+
+  Ticket post(std::span<const Message> round) override {
+    Round mine;
+    for (const Message& message : round) {
+      mine.messages.push_back(message);
+      mine.places.push_back(mine.bytes);
+      mine.bytes += (message.bytes + 255) / 256 * 256;
+    }
+    mine.pinned = Memory(mine.bytes, Memory::Kind::pinned, rank());
+    mine.on_device = Memory(mine.bytes, Memory::Kind::device, rank());
+    std::vector<Message> messages;
+    for (std::size_t i = 0; i < round.size(); ++i) {
+      messages.push_back(round[i]);
+      messages.back().data = mine.on_device.data() + mine.places[i];
+      if (round[i].kind != Message::Kind::send) continue;
+      std::memcpy(mine.pinned.data() + mine.places[i], round[i].data, round[i].bytes);
+      copy(mine, i, cudaMemcpyHostToDevice);
+    }
+    device_.post(messages, stream_.get());
+    for (std::size_t i = 0; i < round.size(); ++i)
+      if (round[i].kind == Message::Kind::receive) copy(mine, i, cudaMemcpyDeviceToHost);
+    rounds_.emplace(++last_, std::move(mine));
+    return last_;
+  }
+
+  bool done(Ticket ticket) override {
+    device_.check();
+    const auto found = rounds_.find(ticket);
+    if (found == rounds_.end()) return true;
+    const cudaError_t status = cudaStreamQuery(stream_.get());
+    if (status == cudaErrorNotReady) return false;
+    require(status, "cudaStreamQuery", rank());
+    const Round& round = found->second;
+    for (std::size_t i = 0; i < round.messages.size(); ++i)
+      if (const Message& message = round.messages[i]; message.kind == Message::Kind::receive)
+        std::memcpy(message.data, round.pinned.data() + round.places[i], message.bytes);
+    rounds_.erase(found);
+    return true;
+  }
+  void idle(TimePoint /*until*/) override { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+  void wake() noexcept override {}
+  std::string waiting_for(Ticket ticket) const override {
+    const auto found = rounds_.find(ticket);
+    std::string peers;
+    if (found != rounds_.end())
+      for (const Message& message : found->second.messages)
+        if (message.kind == Message::Kind::receive)
+          peers += (peers.empty() ? "one of " : ", ") + std::to_string(message.peer);
+    return peers;
+  }
+  void abort(std::string_view reason) noexcept override { device_.abort(reason); }
+
+ private:
+  struct Round {
+    std::vector<Message> messages;
+    std::vector<std::size_t> places;
+    std::size_t bytes = 0;
+    Memory pinned, on_device;
+  };
+  void copy(const Round& round, std::size_t i, cudaMemcpyKind kind) const {
+    std::byte* const host = round.pinned.data() + round.places[i];
+    std::byte* const device = round.on_device.data() + round.places[i];
+    const bool sends = kind == cudaMemcpyHostToDevice;
+    require(cudaMemcpyAsync(sends ? device : host, sends ? host : device, round.messages[i].bytes, kind, stream_.get()),
+            "cudaMemcpyAsync", rank());
+  }
+  /// What is under way will not end by itself, and its memory is about to go away.
+  void abandon() noexcept {
+    if (rounds_.empty()) return;
+    device_.abort("it stopped waiting for the other ranks");
+    cudaStreamSynchronize(stream_.get());
+    rounds_.clear();
+  }
+
+  cuda::Transport& device_;
+  OwnStream stream_;
+  std::map<Ticket, Round> rounds_;
+  Ticket last_ = 0;
+};
+
+}  // namespace tightwire::cuda::detail

@@ -1,0 +1,145 @@
+// What a Session on a device does up to the first step.
+#include <algorithm>
+
+#include "session_state.hpp"
+
+namespace tightwire::cuda {
+namespace {
+
+std::shared_ptr<Transport> given(std::shared_ptr<Transport> transport) {
+  if (!transport) throw Error(Errc::invalid_argument, "cuda::Session: the transport is null");
+  return transport;
+}
+
+}  // namespace
+
+Session::State::State(std::shared_ptr<Transport> transport, SessionOptions options, MakeCoder make)
+    : transport_(given(std::move(transport))),
+      options_(std::move(options)),
+      list_(where(), transport_->size()),
+      device_(transport_->device()),
+      make_(std::move(make)),
+      planned_with_(options_) {
+  const auto unsupported = [&](const std::string& what) {
+    return Error(Errc::unsupported, where() + "cuda::Session: " + what);
+  };
+  if (!make_) make_ = [](const Codec& codec, ElementType type) { return make_coder(codec, type); };
+  if (options_.nonfinite == NonFinitePolicy::skip_step && options_.error_feedback && !options_.rollback)
+    throw bad("cuda::Session: the policy skip_step needs rollback = true, or error_feedback = false");
+  if (options_.plan.share_elements != 0)
+    throw bad("cuda::Session: plan.share_elements is " + std::to_string(options_.plan.share_elements) +
+              ", but a bucket is exchanged in whole rounds; leave it 0");
+  if (options_.momentum) throw unsupported("momentum correction is not on devices");
+  if (options_.hierarchy) throw unsupported("hierarchies are not on devices");
+  if (static_cast<std::size_t>(transport_->size()) > Coder::kMostSources)
+    throw unsupported(std::to_string(transport_->size()) + " ranks, of which a kernel sums no more than " +
+                      std::to_string(Coder::kMostSources));
+  planned_with_.plan.share_elements = std::numeric_limits<std::size_t>::max();
+}
+
+Session::State::~State() {
+  if (!channel_ || !encodes_ || !exchanges_) return;
+  try {
+    const detail::OfDevice device(device_, transport_->rank());
+    for (const OnDevice& bucket : on_device_)
+      if (bucket.stage == Stage::encoded) channel_->abort("its Session ended with " + bucket.name + " under way");
+    wait_for_streams();
+  } catch (const std::exception& error) {
+    channel_->abort(error.what());
+    cudaStreamSynchronize(exchanges_->get());
+    cudaStreamSynchronize(encodes_->get());
+  }
+}
+
+void Session::State::require_open_for(const char* call) const {
+  if (failure_) std::rethrow_exception(failure_);
+  if (sealed_) throw bad(std::string(call) + ": the Session is sealed");
+}
+ParameterId Session::State::add(Parameter parameter) {
+  require_open_for("add");
+  return list_.add(std::move(parameter));
+}
+BucketId Session::State::add_bucket(std::span<const ParameterId> parameters) {
+  require_open_for("add_bucket");
+  return list_.add_bucket(parameters);
+}
+
+void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
+  for (const BucketPart* part : {&bucket.chosen, &bucket.drawn, &bucket.matrices}) {
+    if (part->positions.empty()) continue;
+    const Parameter& parameter = list_.parameters()[bucket.parameters[part->positions.front()]];
+    throw Error(Errc::unsupported, where() + "seal: \"" + parameter.name + "\" is " +
+                                       options_.policy.choose(parameter, options_.codec).spec() +
+                                       ", which is not on devices");
+  }
+}
+
+/// The codecs of the plan on the device, which must make the same bytes.
+std::vector<std::shared_ptr<const Coder>> Session::State::coders(const Bucket& bucket) const {
+  std::vector<std::shared_ptr<const Coder>> coders;
+  for (const PlannedParameter& planned : bucket.planned) {
+    const Parameter& parameter = list_.parameters()[planned.number];
+    coders.push_back(make_(options_.policy.choose(parameter, options_.codec), planned.type));
+    const Coder& coder = *coders.back();
+    if (coder.spec() != planned.coder->spec() || coder.block() != planned.coder->block() ||
+        coder.wire_bytes(planned.count) != planned.coder->wire_bytes(planned.count))
+      throw bad("seal: for \"" + parameter.name + "\" the plan has " + planned.coder->spec() + ", the device " +
+                coder.spec());
+  }
+  return coders;
+}
+
+void Session::State::seal() {
+  require_open_for("seal");
+  try {
+    channel_ = transport_->open_channel(options_.timeout);
+    host_ = std::make_unique<detail::HostMessages>(*channel_);
+    list_.fill_buckets(options_.bucket_bytes);
+    parameter_memory_.resize(list_.parameters().size());
+    BucketPlanning planning(planned_with_, *host_, memory_);
+    for (Bucket& bucket : list_.buckets()) {
+      planning.plan(bucket, list_.parameters(), parameter_memory_);
+      refuse_what_is_for_hosts(bucket);
+    }
+    prepare(agree(*host_, host_->next_channel(), description(), options_.timeout));
+  } catch (const std::exception& error) {
+    // The other ranks know nothing of it and will start.
+    if (channel_) channel_->abort(error.what());
+    failure_ = std::current_exception();
+    throw;
+  }
+  sealed_ = true;
+}
+
+/// All that takes memory of the device, once the ranks agree.
+void Session::State::prepare(std::uint64_t fingerprint) {
+  const int rank = transport_->rank(), ranks = transport_->size();
+  residuals_ = detail::Memory(memory_.lay_out(options_.rollback), detail::Memory::Kind::device, rank);
+  memory_.place(residuals_.data());
+  for (const Bucket& bucket : list_.buckets()) frame_bytes_ += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+  frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
+  const std::size_t report_bytes = list_.buckets().size() * sizeof(detail::Report);
+  reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);
+  if (report_bytes != 0) std::memset(reports_.data(), 0, report_bytes);
+  encodes_ = std::make_unique<detail::OwnStream>(rank);
+  exchanges_ = std::make_unique<detail::OwnStream>(rank);
+  std::byte* frames = frames_.data();
+  for (BucketId id = 0; id < list_.buckets().size(); ++id) {
+    const Bucket& bucket = list_.buckets()[id];
+    OnDevice& on_device = on_device_.emplace_back(rank);
+    on_device.exchange.emplace(
+        bucket.plan, bucket.planned, coders(bucket), FrameIdentity{fingerprint, 0, static_cast<std::uint32_t>(id)},
+        options_.average ? static_cast<float>(ranks) : 1.0f,
+        detail::BucketExchange::Place{rank, ranks, frames, reinterpret_cast<detail::Report*>(reports_.data()) + id});
+    frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+    on_device.checked.resize(bucket.parameters.size());
+    on_device.name = "bucket " + std::to_string(id) + " (" + list_.parameters()[bucket.parameters.front()].name +
+                     (bucket.parameters.size() > 1 ? ", ...)" : ")");
+  }
+}
+
+std::string Session::State::description() const {
+  return tightwire::detail::describe(options_, transport_->size(), list_.parameters(), list_.buckets());
+}
+
+}  // namespace tightwire::cuda

@@ -1,0 +1,243 @@
+// What a Session on a device does from seal to commit. What it takes before the first step is in session_seal.cpp.
+#include "session_state.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace tightwire::cuda {
+
+void Session::State::require_sealed(const char* call) {
+  if (failure_) std::rethrow_exception(failure_);
+  if (!sealed_) throw bad(std::string(call) + ": call seal() first");
+}
+const Bucket& Session::State::known(BucketId id) const {
+  if (id >= list_.buckets().size()) throw bad("there is no bucket " + std::to_string(id));
+  return list_.buckets()[id];
+}
+void Session::State::require_idle(const char* call) {
+  require_sealed(call);
+  for (const OnDevice& bucket : on_device_)
+    if (bucket.stage == Stage::encoded || !bucket.waited)
+      throw bad(std::string(call) + ": " + bucket.name + " was started and not waited for");
+}
+void Session::State::require_not_captured(const char* call, Stream stream) const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  detail::require(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing", transport_->rank());
+  if (status != cudaStreamCaptureStatusNone)
+    throw Error(Errc::unsupported, where() + call +
+                                       ": the stream is captured into a graph; steps differ in more than " +
+                                       "their data, and cannot be replayed");
+}
+void Session::State::require_pointers(const char* call, const Bucket& bucket, OnDevice& on_device,
+                                      std::span<void* const> data) {
+  if (data.size() != bucket.parameters.size())
+    throw bad(std::string(call) + ": got " + std::to_string(data.size()) + " pointers for the " +
+              std::to_string(bucket.parameters.size()) + " parameters of " + on_device.name);
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const Parameter& parameter = list_.parameters()[bucket.parameters[i]];
+    if (parameter.count == 0 || (data[i] != nullptr && data[i] == on_device.checked[i])) continue;
+    if (data[i] == nullptr) throw bad(std::string(call) + ": the pointer for \"" + parameter.name + "\" is null");
+    cudaPointerAttributes attributes{};
+    detail::require(cudaPointerGetAttributes(&attributes, data[i]), "cudaPointerGetAttributes", transport_->rank());
+    if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
+      throw bad(std::string(call) + ": the pointer for \"" + parameter.name + "\" is not to memory of a device");
+    if (attributes.type == cudaMemoryTypeDevice && attributes.device != device_)
+      throw bad(std::string(call) + ": the pointer for \"" + parameter.name + "\" is to memory of device " +
+                std::to_string(attributes.device) + "; the Session is on device " + std::to_string(device_));
+    on_device.checked[i] = data[i];
+  }
+}
+
+/// Throws what went wrong on the device, as far as it is known.
+void Session::State::check() {
+  for (OnDevice& bucket : on_device_) check(bucket);
+}
+void Session::State::check(OnDevice& bucket) {
+  closing([&] {
+    channel_->check();
+    if (bucket.used && bucket.done.reached(transport_->rank())) check_report(bucket);
+  });
+}
+void Session::State::check_report(OnDevice& bucket) {
+  const detail::Report& report = bucket.exchange->report();
+  if (report.refused == 0) return;
+  try {
+    frame::check(*host_, reinterpret_cast<const std::byte*>(&report.got), report.expected);
+  } catch (const Error& error) {
+    throw Error(error.code(), where() + bucket.name + ": " + error.what());
+  }
+  throw Error(Errc::corrupt, where() + bucket.name + ": a frame was not what it had to be");
+}
+
+/// Where residuals are in this step, and pointers in the places that the exchange looks at.
+ReductionInput Session::State::open(Bucket& bucket) {
+  BucketPart& part = bucket.blocks;
+  for (std::size_t i = 0; i < part.positions.size(); ++i) {
+    const ParameterMemory& memory = parameter_memory_[bucket.parameters[part.positions[i]]];
+    part.pointers[i] = bucket.pointers[part.positions[i]];
+    part.senders[i] = memory.residual == ParameterMemory::kNone ? Residual{} : memory_.open(memory.residual);
+  }
+  return {.data = part.pointers,
+          .senders = part.senders,
+          .owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{},
+          .step = steps_,
+          .rollbacks = rollbacks_,
+          .sequence = bucket.sequence,
+          .seed = options_.seed,
+          .committed = committed_};
+}
+
+std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, Stream producer) {
+  require_sealed("start");
+  known(id);
+  Bucket& bucket = list_.buckets()[id];
+  OnDevice& on_device = on_device_[id];
+  check(on_device);
+  if (on_device.stage == Stage::encoded || !on_device.waited) throw bad("start: " + on_device.name + " is under way");
+  require_pointers("start", bucket, on_device, data);
+  require_not_captured("start", producer);
+  std::copy(data.begin(), data.end(), bucket.pointers.begin());
+  return closing([&] {
+    const int rank = transport_->rank();
+    on_device.ready.record(producer, rank);
+    on_device.ready.wait(encodes_->get(), rank);
+    if (on_device.used) on_device.done.wait(encodes_->get(), rank);  // frames and residuals of the last time
+    on_device.exchange->encode(open(bucket), encodes_->get());
+    on_device.encoded.record(encodes_->get(), rank);
+    on_device.stage = Stage::encoded;
+    on_device.waited = false;
+    const std::uint32_t sequence = bucket.sequence++;
+    total_ += on_device.exchange->statistics();
+    ++step_calls_;
+    issue();
+    return sequence;
+  });
+}
+
+/// Rounds of all ranks go out in the same order, since nothing but it tells them apart.
+void Session::State::issue() {
+  const int rank = transport_->rank();
+  while (on_device_[next_].stage == Stage::encoded) {
+    OnDevice& bucket = on_device_[next_];
+    bucket.encoded.wait(exchanges_->get(), rank);
+    bucket.exchange->exchange(*channel_, exchanges_->get());
+    bucket.done.record(exchanges_->get(), rank);
+    bucket.stage = Stage::exchanged;
+    bucket.used = true;
+    next_ = (next_ + 1) % on_device_.size();
+  }
+}
+
+void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
+  require_sealed("wait");
+  OnDevice& bucket = on_device_[id];
+  check(bucket);
+  if (list_.buckets()[id].sequence != sequence + 1)
+    throw bad("wait: " + bucket.name + " was started again after this handle was made");
+  if (bucket.stage == Stage::encoded)
+    throw bad("wait: " + bucket.name + " is exchanged after " + on_device_[next_].name +
+              ", which was not started: buckets go in the order of their numbers");
+  closing([&] { bucket.done.wait(stream, transport_->rank()); });
+  bucket.waited = true;
+}
+
+void Session::State::all_reduce(std::span<void* const> data, Stream stream) {
+  require_sealed("all_reduce");
+  if (data.size() != list_.parameters().size())
+    throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " +
+              std::to_string(list_.parameters().size()) + " parameters");
+  for (const OnDevice& bucket : on_device_)
+    if (bucket.stage == Stage::encoded || !bucket.waited) throw bad("all_reduce: " + bucket.name + " is under way");
+  if (next_ != 0) throw bad("all_reduce: this step has started " + on_device_[next_ - 1].name + " by itself");
+  for (BucketId id = 0; id < on_device_.size(); ++id) {
+    Bucket& bucket = list_.buckets()[id];
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
+    require_pointers("all_reduce", bucket, on_device_[id], bucket.pointers);
+  }
+  for (BucketId id = 0; id < on_device_.size(); ++id) {
+    const std::uint32_t sequence = start(id, list_.buckets()[id].pointers, stream);
+    if (id + 1 == on_device_.size()) wait(id, sequence, stream);  // exchanged last, on the same stream as the others
+    on_device_[id].waited = true;
+  }
+}
+
+/// Asks again and again in place of waiting in a call of CUDA's, which would not end where a peer is lost.
+void Session::State::wait_for_streams() {
+  const TimePoint until = Clock::now() + options_.timeout;
+  for (const auto* stream : {encodes_.get(), exchanges_.get()})
+    while (true) {
+      check();
+      const cudaError_t status = cudaStreamQuery(stream->get());
+      if (status == cudaSuccess) break;
+      if (status != cudaErrorNotReady) detail::require(status, "cudaStreamQuery", transport_->rank());
+      if (Clock::now() >= until)
+        throw Error(Errc::timeout,
+                    where() + "the device was not done after " + std::to_string(options_.timeout.count()) + " ms");
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  channel_->check();  // what was given up has ended too
+}
+void Session::State::synchronize() {
+  require_sealed("synchronize");
+  closing([&] { wait_for_streams(); });
+  check();
+  total_.nonfinite += take_nonfinite();
+}
+/// Of what has ended on the device and was not taken yet.
+std::uint64_t Session::State::take_nonfinite() {
+  std::uint64_t sum = 0;
+  for (OnDevice& bucket : on_device_) {
+    const std::uint64_t seen = bucket.exchange->report().nonfinite;
+    sum += seen - std::exchange(bucket.nonfinite_seen, seen);
+  }
+  step_nonfinite_ += sum;
+  return sum;
+}
+
+bool Session::State::commit() {
+  require_idle("commit");
+  check();
+  if (options_.nonfinite != NonFinitePolicy::propagate) synchronize();
+  if (options_.nonfinite == NonFinitePolicy::error && step_nonfinite_ != 0)
+    throw Error(Errc::nonfinite, where() + "this step held " + std::to_string(step_nonfinite_) +
+                                     " non-finite elements, counted over all ranks; roll it back");
+  const bool keep = options_.nonfinite != NonFinitePolicy::skip_step || step_nonfinite_ == 0;
+  end_step(keep);
+  return keep;
+}
+void Session::State::rollback() {
+  require_idle("rollback");
+  check();
+  if (options_.error_feedback && !memory_.can_roll_back())
+    throw Error(Errc::unsupported, where() + "rollback: the Session was made with rollback = false");
+  end_step(false);
+}
+void Session::State::end_step(bool keep) {
+  keep ? memory_.commit() : memory_.rollback();
+  ++steps_;
+  keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
+  step_nonfinite_ = 0;
+  step_calls_ = 0;
+  next_ = 0;
+}
+
+std::vector<float> Session::State::copy_of(ErrorMemory::Region region) {
+  synchronize();
+  const std::span<const float> on_device = memory_.committed(region);
+  std::vector<float> values(on_device.size());
+  detail::require(cudaMemcpy(values.data(), on_device.data(), on_device.size_bytes(), cudaMemcpyDeviceToHost),
+                  "cudaMemcpy", transport_->rank());
+  return values;
+}
+std::vector<float> Session::State::sender_residual(ParameterId id) {
+  require_sealed("sender_residual");
+  if (id >= list_.parameters().size()) throw bad("there is no parameter " + std::to_string(id));
+  const ErrorMemory::Region region = parameter_memory_[id].residual;
+  return region == ParameterMemory::kNone ? std::vector<float>{} : copy_of(region);
+}
+std::vector<float> Session::State::owner_residual(BucketId id) {
+  require_sealed("owner_residual");
+  return known(id).has_owner_residual ? copy_of(known(id).owner_region) : std::vector<float>{};
+}
+
+}  // namespace tightwire::cuda

@@ -1,0 +1,125 @@
+#pragma once
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tightwire/agreement.hpp>
+#include <tightwire/bucket_planning.hpp>
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/cuda_session.hpp>
+#include <tightwire/error_memory.hpp>
+#include <tightwire/session_description.hpp>
+#include <tightwire/session_state.hpp>
+
+#include "bucket_exchange.hpp"
+#include "host_messages.hpp"
+#include "resources.hpp"
+
+namespace tightwire::cuda {
+
+/// What a Session is made of. Calls come with the mutex held and the device made current.
+class Session::State {
+ public:
+  State(std::shared_ptr<Transport> transport, SessionOptions options, MakeCoder make);
+  ~State();
+
+  ParameterId add(Parameter parameter);
+  BucketId add_bucket(std::span<const ParameterId> parameters);
+  void seal();
+  std::uint32_t start(BucketId id, std::span<void* const> data, Stream producer);
+  void wait(BucketId id, std::uint32_t sequence, Stream stream);
+  void all_reduce(std::span<void* const> data, Stream stream);
+  bool commit();
+  void rollback();
+  void synchronize();
+  std::vector<float> sender_residual(ParameterId id);
+  std::vector<float> owner_residual(BucketId id);
+  std::string description() const;
+  std::vector<std::byte> save();
+  void restore(std::span<const std::span<const std::byte>> states, bool own_only);
+
+  std::string where() const { return "rank " + std::to_string(transport_->rank()) + ": "; }
+  Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where() + what); }
+  void require_sealed(const char* call);
+  const Bucket& known(BucketId id) const;
+
+  std::mutex mutex_;
+  std::shared_ptr<Transport> transport_;
+  SessionOptions options_;
+  ParameterList list_;
+  ErrorMemory memory_;
+  std::size_t frame_bytes_ = 0;
+  std::uint64_t steps_ = 0;
+  Statistics total_;
+
+ private:
+  /// How far a reduction of a bucket is put on streams.
+  enum class Stage { idle, encoded, exchanged };
+  struct OnDevice {
+    std::optional<detail::BucketExchange> exchange;
+    detail::Event ready, encoded, done;
+    Stage stage = Stage::idle;
+    bool waited = true;                ///< some stream waits for its end
+    bool used = false;                 ///< `done` stands for a reduction
+    std::uint64_t nonfinite_seen = 0;  ///< of the report
+    std::string name;
+    std::vector<const void*> checked;  ///< pointers that are known to be of the device, by parameter
+    explicit OnDevice(int rank) : ready(rank), encoded(rank), done(rank) {}
+  };
+  using Clock = tightwire::Clock;
+
+  void require_open_for(const char* call) const;
+  void require_idle(const char* call);
+  void require_between_steps(const char* call);
+  tightwire::detail::SessionMemory memory_view() const;
+  void require_pointers(const char* call, const Bucket& bucket, OnDevice& on_device, std::span<void* const> data);
+  void require_not_captured(const char* call, Stream stream) const;
+  void refuse_what_is_for_hosts(const Bucket& bucket) const;
+  std::vector<std::shared_ptr<const Coder>> coders(const Bucket& bucket) const;
+  void prepare(std::uint64_t fingerprint);
+  ReductionInput open(Bucket& bucket);
+  void issue();
+  void check();
+  void check(OnDevice& bucket);
+  void check_report(OnDevice& bucket);
+  std::uint64_t take_nonfinite();
+  void end_step(bool keep);
+  std::vector<float> copy_of(ErrorMemory::Region region);
+  void wait_for_streams();
+  /// An error of the device, of the transport or of a peer closes the Session.
+  template <class Call>
+  auto closing(const Call& call) {
+    try {
+      return call();
+    } catch (const Error& error) {
+      if (error.code() == Errc::invalid_argument || error.code() == Errc::unsupported) throw;
+      failure_ = std::current_exception();
+      channel_->abort(error.what());
+      throw;
+    }
+  }
+
+  int device_;
+  MakeCoder make_;
+  SessionOptions planned_with_;
+  std::vector<ParameterMemory> parameter_memory_;
+  std::uint64_t step_nonfinite_ = 0;
+  std::uint64_t step_calls_ = 0;
+  std::uint64_t committed_ = 0;
+  std::uint8_t rollbacks_ = 0;
+  std::exception_ptr failure_;
+  BucketId next_ = 0;  ///< bucket to be exchanged
+  bool sealed_ = false;
+
+  std::shared_ptr<Transport> channel_;
+  std::unique_ptr<detail::HostMessages> host_;
+  std::unique_ptr<detail::OwnStream> encodes_, exchanges_;
+  detail::Memory residuals_, frames_, reports_;
+  std::deque<OnDevice> on_device_;
+};
+
+}  // namespace tightwire::cuda

@@ -1,0 +1,45 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tightwire/cuda.hpp>
+#include <tightwire/transport.hpp>
+
+namespace tightwire::cuda {
+
+/// Moves bytes between the devices of one job, in the order of a stream.
+///
+/// Calls throw Error(transport | device | peer_lost | timeout) that names the rank and the call; after one of them the
+/// transport is closed, and every later call throws the same error. `check` and `abort` are safe from any thread.
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  /// The device that its memory and streams are of.
+  virtual int device() const noexcept = 0;
+  /// The mode really in force, for people.
+  virtual std::string describe() const = 0;
+
+  /// Another one among the same ranks, whose rounds do not meet the rounds of this one: for one user alone, as rounds
+  /// are matched by their order. Collective, in the same order on every rank; returns when all ranks have come.
+  /// `timeout`: how long a round may take once its turn has come.
+  virtual std::shared_ptr<Transport> open_channel(std::chrono::milliseconds timeout) = 0;
+
+  /// Puts a round on a stream, all its messages side by side, and returns at once. The n-th send to a peer meets its
+  /// n-th receive from us, and both have as many bytes; tags say nothing. Memory is the device's.
+  virtual void post(std::span<const Message> round, Stream stream) = 0;
+  /// Throws what went wrong since, if anything did. Waits for nothing.
+  virtual void check() = 0;
+  /// Gives up: rounds that are under way end, with nothing of use in their memory.
+  virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+}  // namespace tightwire::cuda

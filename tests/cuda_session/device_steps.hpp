@@ -1,0 +1,49 @@
+#pragma once
+#include "device_ranks.hpp"
+#include "unit/support/steps.hpp"
+
+namespace tightwire::testing {
+
+/// How a step is done on a device; by default all at once on the stream that the gradients come from.
+using DeviceReduce = std::function<void(cuda::Session&, DeviceGradients&, cudaStream_t stream)>;
+inline void reduce_at_once(cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
+  session.all_reduce(gradients.pointers(), stream);
+}
+
+/// What `Steps::run` makes, by Sessions on devices.
+inline std::vector<std::vector<std::byte>> run_on_devices(const Steps& steps, int ranks,
+                                                          const DeviceReduce& reduce = reduce_at_once) {
+  std::vector<std::vector<std::byte>> results(static_cast<std::size_t>(ranks));
+  SessionOptions options = steps.options;
+  options.plan.share_elements = 0;
+  run_all_devices(ranks, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, steps.model, options);
+    Gradients gradients(steps.model);
+    DeviceGradients on_device(steps.model);
+    const TestStream stream;
+    for (int step = 0; step < steps.steps; ++step) {
+      gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
+      on_device.upload(gradients, stream);
+      reduce(*session, on_device, stream);
+      EXPECT_TRUE(session->commit());
+      on_device.download(gradients, stream);
+      EXPECT_TRUE(gradients.guards_intact());
+      const std::vector<std::byte> bytes = gradients.bytes();
+      auto& result = results[static_cast<std::size_t>(transport->rank())];
+      result.insert(result.end(), bytes.begin(), bytes.end());
+    }
+    session->synchronize();
+  });
+  return results;
+}
+
+inline ::testing::AssertionResult same_results(const std::vector<std::vector<std::byte>>& device,
+                                               const std::vector<std::vector<std::byte>>& host) {
+  if (::testing::AssertionResult equal = all_equal(device); !equal) return equal;
+  if (device[0] == host[0]) return ::testing::AssertionSuccess();
+  std::size_t at = 0;
+  while (at < device[0].size() && device[0][at] == host[0][at]) ++at;
+  return ::testing::AssertionFailure() << "differs from the host at byte " << at << " of " << host[0].size();
+}
+
+}  // namespace tightwire::testing

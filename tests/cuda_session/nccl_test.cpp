@@ -1,0 +1,202 @@
+// The NCCL transport: what can go wrong while ranks come and while rounds are under way, and how soon that is told.
+#include <cstdlib>
+#include <thread>
+
+#include <tightwire/rendezvous.hpp>
+
+#include "device_steps.hpp"
+#include "emulated.hpp"
+#include "unit/support/small_model.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+void use(std::size_t schedule) { cuda_emulation::use(cuda_emulation::kSchedules[schedule]); }
+double seconds_of(const std::function<void()>& call) {
+  const auto began = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+void reduce_once(cuda::Session& session, const Model& model) {
+  DeviceGradients gradients(model);
+  const TestStream stream;
+  gradients.upload(Gradients(model), stream);
+  session.all_reduce(gradients.pointers(), stream);
+  session.commit();
+  session.synchronize();
+}
+
+/// Calls that NCCL ends later, as it may with a communicator that does not block.
+TEST(Nccl, CallsMayBeUnderWay) {
+  use(0);
+  Steps steps;
+  steps.steps = 2;
+  steps.options.plan.algorithm = Algorithm::two_shot;
+  const auto expected = steps.run(2);
+  cuda_emulation::settle_slowly(true);
+  std::vector<std::vector<std::byte>> results;
+  const auto slowly = [](cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
+    cuda_emulation::settle_slowly(true);
+    reduce_at_once(session, gradients, stream);
+  };
+  ASSERT_TRUE(same_results(run_on_devices(steps, 2, slowly), expected));
+  cuda_emulation::settle_slowly(false);
+}
+
+TEST(Nccl, ARankThatDoesNotComeEndsTheWait) {
+  const auto hosts = local::make(2);
+  const auto outcomes = run_each(hosts, [&](const std::shared_ptr<Transport>& host) {
+    if (host->rank() == 1) return;
+    const double seconds =
+        seconds_of([&] { EXPECT_THROW(nccl::open(*host, milliseconds(200), cuda_emulation::nccl_double), Error); });
+    EXPECT_LT(seconds, 2);
+  });
+  EXPECT_FALSE(outcomes[0].error) << outcomes[0].message;
+}
+
+/// The id came, and then one of them stays away from NCCL itself.
+TEST(Nccl, ARankThatDoesNotSplitEndsTheWait) {
+  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    if (transport->rank() == 0) transport->open_channel(milliseconds(200));
+  });
+  EXPECT_EQ(outcomes[0].error, Errc::timeout);
+  EXPECT_TRUE(contains(outcomes[0].message, "rank 0: ncclCommSplit"));
+}
+
+/// Whoever waits for the stream is released, and the next call says why.
+TEST(Nccl, ARoundThatTakesTooLongIsAborted) {
+  use(0);
+  const Model model = small_model();
+  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, model, two_shot(milliseconds(300)));
+    if (transport->rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(1000));
+      return;
+    }
+    DeviceGradients gradients(model);
+    const TestStream stream;
+    gradients.upload(Gradients(model), stream);
+    EXPECT_LT(seconds_of([&] {
+                session->all_reduce(gradients.pointers(), stream);
+                session->commit();
+                stream.synchronize();
+              }),
+              0.8);
+    session->synchronize();
+  });
+  EXPECT_EQ(outcomes[0].error, Errc::timeout);
+  EXPECT_TRUE(contains(outcomes[0].message, "rank 0: a round over NCCL was not done after 300 ms"));
+}
+
+TEST(Nccl, AnAsynchronousErrorSurfacesAndNamesRankAndCall) {
+  constexpr int kRemoteError = 6;  // ncclRemoteError
+  const Model model = small_model();
+  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, model, two_shot());
+    if (transport->rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(100));
+      cuda_emulation::fail_asynchronously(0, kRemoteError);
+      std::this_thread::sleep_for(milliseconds(300));
+      return;
+    }
+    reduce_once(*session, model);
+  });
+  EXPECT_EQ(outcomes[0].error, Errc::peer_lost);
+  EXPECT_TRUE(contains(outcomes[0].message, "rank 0: an operation that was under way: remote process exited"));
+  cuda_emulation::reset_nccl();
+}
+
+TEST(Nccl, ARankWithoutNcclIsNamedOnEveryRank) {
+  const auto outcomes = run_each(local::make(2), [&](const std::shared_ptr<Transport>& host) {
+    const auto missing = [&]() -> const nccl::Api& {
+      if (host->rank() == 1) throw Error(Errc::unsupported, "libnccl.so.2: cannot open shared object file");
+      return cuda_emulation::nccl_double();
+    };
+    nccl::open(*host, std::chrono::seconds(5), missing);
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, Errc::unsupported);
+    EXPECT_TRUE(contains(outcome.message, "rank 1 cannot use NCCL: libnccl.so.2"));
+  }
+}
+
+/// It stays the caller's: a Session works on a part of it, and leaves it open.
+TEST(Nccl, ACommunicatorOfTheCallersIsAdopted) {
+  use(1);
+  cuda_emulation::reset();
+  cuda_emulation::reset_nccl();
+  cuda_emulation::options().devices = 2;
+  const Model model = small_model();
+  run_all(2, [&](const std::shared_ptr<Transport>& host) {
+    must(cudaSetDevice(host->rank()));
+    ncclComm* const communicator = cuda_emulation::join_communicator(2, host->rank(), 1);
+    for (int i = 0; i < 2; ++i) {
+      const auto transport = nccl::adopt(communicator, std::chrono::seconds(5), cuda_emulation::nccl_double());
+      EXPECT_EQ(transport->rank(), host->rank());
+      EXPECT_EQ(transport->device(), host->rank());
+      reduce_once(*sealed_device_session(transport, model, two_shot()), model);
+    }
+    cuda_emulation::leave_communicator(communicator);
+  });
+  EXPECT_EQ(cuda_emulation::living_communicators(), 0);
+  EXPECT_THROW(nccl::adopt(nullptr, std::chrono::seconds(1), cuda_emulation::nccl_double()), Error);
+}
+
+std::string temporary_folder() {
+  char folder[] = "/tmp/tightwire-nccl-XXXXXX";
+  return ::mkdtemp(folder);
+}
+void join_by_rendezvous(int ranks, const DeviceBody& body, std::vector<Outcome>& outcomes) {
+  cuda_emulation::reset();
+  cuda_emulation::reset_nccl();
+  cuda_emulation::options().devices = ranks;
+  const std::string folder = temporary_folder();
+  outcomes = run_each(local::make(ranks), [&](const std::shared_ptr<Transport>& host) {
+    must(cudaSetDevice(host->rank()));
+    body(nccl::open({.rank = host->rank(),
+                     .size = ranks,
+                     .address = "local://" + folder + "/meet",
+                     .key = "a test's",
+                     .timeout = std::chrono::seconds(20)},
+                    cuda_emulation::nccl_double));
+  });
+  std::system(("rm -r " + folder).c_str());
+}
+
+TEST(Nccl, RanksMeetByRendezvous) {
+  use(2);
+  const Model model = small_model();
+  std::vector<Outcome> outcomes;
+  join_by_rendezvous(
+      3, [&](const auto& transport) { reduce_once(*sealed_device_session(transport, model, two_shot()), model); },
+      outcomes);
+  for (const Outcome& outcome : outcomes) EXPECT_FALSE(outcome.error) << outcome.message;
+}
+
+/// Long before the timeout of 20 s.
+TEST(Nccl, ARankThatGivesUpIsNoticedByTheOthers) {
+  const Model model = small_model();
+  std::vector<Outcome> outcomes;
+  const double seconds = seconds_of([&] {
+    join_by_rendezvous(
+        2,
+        [&](const auto& transport) {
+          const auto session = sealed_device_session(transport, model, two_shot());
+          if (transport->rank() == 1) {
+            transport->abort("the loss is NaN");
+            return;
+          }
+          reduce_once(*session, model);
+        },
+        outcomes);
+  });
+  EXPECT_LT(seconds, 5);
+  EXPECT_EQ(outcomes[0].error, Errc::peer_lost);
+  EXPECT_TRUE(contains(outcomes[0].message, "rank 1 lost"));
+  EXPECT_TRUE(contains(outcomes[0].message, "the loss is NaN"));
+}
+
+}  // namespace
+}  // namespace tightwire::testing

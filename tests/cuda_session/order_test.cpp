@@ -1,0 +1,169 @@
+// Streams of the caller's, buckets in any order, Sessions beside each other; and that a missing wait shows.
+#include <gtest/gtest-spi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "device_steps.hpp"
+#include "emulated.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+Steps several_buckets() {
+  Steps steps;
+  steps.options.bucket_bytes = 6000;
+  steps.options.plan.one_shot_bytes = 900;
+  steps.steps = 3;
+  return steps;
+}
+void use(std::size_t schedule) { cuda_emulation::use(cuda_emulation::kSchedules[schedule]); }
+
+std::vector<BucketId> order_of(const cuda::Session& session, std::uint64_t seed) {
+  FastRandom random(seed + 77 * static_cast<std::uint64_t>(session.rank()) + session.steps());
+  std::vector<BucketId> order(session.buckets());
+  for (BucketId id = 0; id < order.size(); ++id) order[id] = id;
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return order;
+}
+std::vector<void*> pointers_of(const cuda::Session& session, BucketId id, const DeviceGradients& gradients) {
+  std::vector<void*> pointers;
+  for (const ParameterId p : session.bucket_parameters(id)) pointers.push_back(gradients.pointers()[p]);
+  return pointers;
+}
+/// What comes on `to` from now on comes after what is on `from`.
+void follow(cudaStream_t to, cudaStream_t from) {
+  cudaEvent_t event = nullptr;
+  must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  must(cudaEventRecord(event, from));
+  must(cudaStreamWaitEvent(to, event, 0));
+  must(cudaEventDestroy(event));
+}
+
+/// Each rank starts buckets in an order of its own, each from a stream of its own, and waits on another.
+void in_any_order(cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
+  const TestStream producers[2], consumer;
+  for (const TestStream& producer : producers) follow(producer, stream);
+  std::vector<cuda::Handle> handles;
+  for (const BucketId id : order_of(session, 5))
+    handles.push_back(session.start(id, pointers_of(session, id, gradients), producers[id % 2]));
+  std::reverse(handles.begin(), handles.end());
+  for (cuda::Handle& handle : handles) handle.wait(consumer);
+  follow(stream, consumer);
+}
+
+TEST(CudaSessionOrder, BucketsStartInAnyOrderOnStreamsOfTheirOwn) {
+  const Steps steps = several_buckets();
+  const auto expected = steps.run(4);
+  for (std::size_t schedule = 0; schedule < std::size(cuda_emulation::kSchedules); ++schedule) {
+    SCOPED_TRACE(schedule);
+    use(schedule);
+    ASSERT_TRUE(same_results(run_on_devices(steps, 4, in_any_order), expected));
+  }
+}
+
+/// Nobody tells the Session's streams from which of the caller's the gradients come, or the caller's when they are
+/// done.
+TEST(CudaSessionOrder, AMissingWaitIsSeen) {
+  const Steps steps = several_buckets();
+  const auto expected = steps.run(2);
+  const DeviceReduce without_producer = [](cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
+    const TestStream another;
+    session.all_reduce(gradients.pointers(), another);
+    follow(stream, another);
+  };
+  const DeviceReduce without_consumer = [](cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
+    const TestStream another;
+    follow(another, stream);
+    session.all_reduce(gradients.pointers(), another);
+  };
+  for (const DeviceReduce& faulty : {without_producer, without_consumer}) {
+    bool seen = false;
+    for (std::size_t schedule = 0; schedule < std::size(cuda_emulation::kSchedules); ++schedule) {
+      use(schedule);
+      ::testing::TestPartResultArray failures;
+      const ::testing::ScopedFakeTestPartResultReporter catching(
+          ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
+      seen = seen || !same_results(run_on_devices(steps, 2, faulty), expected);
+    }
+    EXPECT_TRUE(seen);
+  }
+  cuda_emulation::reset();
+}
+
+TEST(CudaSessionOrder, TwoSessionsAtOnce) {
+  constexpr int kRanks = 3;
+  const Steps steps = several_buckets();
+  const auto expected = steps.run(kRanks);
+  for (const std::size_t schedule : {1u, 2u}) {
+    use(schedule);
+    std::vector<std::vector<std::byte>> results[2] = {{kRanks, std::vector<std::byte>{}},
+                                                      {kRanks, std::vector<std::byte>{}}};
+    run_all_devices(kRanks, [&](const std::shared_ptr<cuda::Transport>& transport) {
+      const auto rank = static_cast<std::size_t>(transport->rank());
+      std::unique_ptr<cuda::Session> sessions[2];
+      for (auto& session : sessions) session = sealed_device_session(transport, steps.model, steps.options);
+      Gradients gradients(steps.model);
+      DeviceGradients on_device[2] = {DeviceGradients(steps.model), DeviceGradients(steps.model)};
+      const TestStream streams[2];
+      for (int step = 0; step < steps.steps; ++step) {
+        gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
+        // Every other rank begins with the second one.
+        for (const std::size_t i : {rank % 2, 1 - rank % 2}) {
+          on_device[i].upload(gradients, streams[i]);
+          in_any_order(*sessions[i], on_device[i], streams[i]);
+        }
+        for (const std::size_t i : {0u, 1u}) {
+          EXPECT_TRUE(sessions[i]->commit());
+          Gradients out(steps.model);
+          on_device[i].download(out, streams[i]);
+          const std::vector<std::byte> bytes = out.bytes();
+          results[i][rank].insert(results[i][rank].end(), bytes.begin(), bytes.end());
+        }
+      }
+    });
+    for (const auto& each : results) ASSERT_TRUE(same_results(each, expected));
+  }
+}
+
+/// One rank is steps ahead of the other, which only can be if no call of it waits for the device.
+TEST(CudaSessionOrder, NoCallWaitsAllocatesOrCopiesToTheHost) {
+  use(0);
+  const Model model = {{"a", {40, 30}, ElementType::f32, Int8{}}, {"b", {700}, ElementType::bf16, Int4{}}};
+  std::atomic<bool> ahead = false;
+  struct Release {
+    std::atomic<bool>& ahead;
+    ~Release() { ahead = true; }
+  };
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const Release release{ahead};  // an error is not to leave the other rank waiting
+    const auto session = sealed_device_session(transport, model);
+    Gradients gradients(model);
+    gradients.fill_bell(1);
+    DeviceGradients on_device(model);
+    const TestStream stream;
+    on_device.upload(gradients, stream);
+    const auto step = [&] {
+      session->all_reduce(on_device.pointers(), stream);
+      session->commit();
+    };
+    step();  // the first round takes events
+    session->synchronize();
+    while (transport->rank() == 1 && !ahead) std::this_thread::yield();
+    const cuda_emulation::Calls before = cuda_emulation::calls();
+    for (int i = 0; i < 5; ++i) step();
+    const cuda_emulation::Calls after = cuda_emulation::calls();
+    EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+    if (transport->rank() == 0) {
+      EXPECT_EQ(after.waits, before.waits);
+      EXPECT_EQ(after.allocations, before.allocations);
+      EXPECT_EQ(after.copies, before.copies);
+      ahead = true;
+    }
+    session->synchronize();
+  });
+}
+
+}  // namespace
+}  // namespace tightwire::testing
