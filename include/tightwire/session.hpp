@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/automatic_codec.hpp>
 #include <tightwire/bucket.hpp>
 #include <tightwire/bucket_planning.hpp>
 #include <tightwire/engine.hpp>
@@ -112,6 +113,8 @@ class Session {
   void seal() {
     require_open_for("seal");
     try {
+      if (options_.codec.automatic())
+        options_.codec = choose_codec<Session>(transport_, channels_.blocks, options_, parameters());
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       BucketPlanning planning(options_, *transport_, memory_);
@@ -254,6 +257,8 @@ class Session {
   /// Of what is encoded in blocks: elements that are chosen or drawn, and factors, have messages of their own.
   const BucketPlan& bucket_plan(BucketId id) const { return known(id).plan; }
   std::uint64_t steps() const noexcept { return steps_; }
+  /// That of the options, or of a sealed Session with Auto, what it chose.
+  const Codec& codec() const noexcept { return options_.codec; }
 
   /// Of the reductions since the last commit or rollback that were waited for.
   const StepStatistics& step_statistics() const noexcept { return step_; }

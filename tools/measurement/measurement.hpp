@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/agreement.hpp>
+#include <tightwire/link_measurement.hpp>
 #include <tightwire/transport.hpp>
 
 namespace bench {
@@ -16,6 +16,7 @@ struct Contender {
   std::function<void()> run;
   std::uint64_t wire_bytes = 0;  ///< sent per call by this rank; 0: unknown
   std::vector<double> seconds;   ///< per round: of the slowest rank
+  std::function<void()> prepare = {};  ///< before each round, not timed
 };
 
 inline double median(std::vector<double> values) {
@@ -31,19 +32,34 @@ inline double median_ratio(const std::vector<double>& a, const std::vector<doubl
   return median(ratios);
 }
 
-/// Runs every contender once per round, all ranks starting together; the first round warms up and does not count.
-inline void measure(tightwire::Transport& transport, std::vector<Contender>& contenders, int rounds, int repeats) {
-  for (int round = -1; round < rounds; ++round)
+/// Value below which a part of all lies, from 0 to 1.
+inline double quantile(std::vector<double> values, double part) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// Runs every contender `repeats` times per round, all ranks starting together; the first rounds warm up and do not
+/// count.
+inline void measure(tightwire::Transport& transport, std::vector<Contender>& contenders, int rounds, int repeats,
+                    int warm_up = 1) {
+  tightwire::JointClock clock(transport);
+  for (int round = -warm_up; round < rounds; ++round)
     for (Contender& contender : contenders) {
-      tightwire::gather_values(transport, 0);
-      const auto began = tightwire::Clock::now();
-      for (int i = 0; i < repeats; ++i) contender.run();
-      const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(tightwire::Clock::now() - began).count();
-      const auto all = tightwire::gather_values(transport, static_cast<std::uint64_t>(took));
-      const double slowest = static_cast<double>(*std::max_element(all.begin(), all.end())) * 1e-9;
-      if (round >= 0) contender.seconds.push_back(slowest / repeats);
+      if (contender.prepare) contender.prepare();
+      const double seconds = clock.seconds([&] {
+        for (int i = 0; i < repeats; ++i) contender.run();
+      });
+      if (round >= 0) contender.seconds.push_back(seconds / repeats);
     }
 }
+
+/// Figures that all ranks have alike.
+class JointFigures : public tightwire::JointClock {
+ public:
+  explicit JointFigures(tightwire::Transport& transport) : JointClock(transport) {}
+  /// Whether every rank gave the same value.
+  bool all_equal(std::uint64_t value) { return largest(value) == ~largest(~value); }
+};
 
 /// CPU time that other processes took on this machine between two looks, as a share of all cores. Above a twentieth,
 /// figures are noise.
