@@ -50,7 +50,8 @@ class Codec {
   /// of blocks, and of Auto.
   std::shared_ptr<const Coder> coder(ElementType type) const {
     if (automatic_)
-      throw Error(Errc::unsupported, "auto is chosen for a whole Session, by SessionOptions::codec; elsewhere name one");
+      throw Error(Errc::unsupported,
+                  "auto is chosen for a whole Session, by SessionOptions::codec; elsewhere name one");
     if (sparse_ || low_rank_) throw Error(Errc::unsupported, spec() + " is not a codec of blocks");
     if (coder_) return coder_;
     switch (type) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,7 +23,7 @@ namespace tightwire {
 struct Trial {
   std::string codec;
   double bucket_bytes = 0;
-  double seconds = 0;  ///< median, of the slowest rank
+  double seconds = 0;  ///< of the slowest rank, in the fastest repeat
   BucketLoad load;     ///< of rank 0
 };
 
@@ -61,7 +62,7 @@ inline void fill_like_gradient(std::span<float> gradient, int rank) {
 }
 
 /// Only codecs of blocks have all three costs; of others all but their values' and factors' goes to `encode`.
-inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Statistics& statistics, double steps) {
+inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Statistics& statistics) {
   CodecWork total;
   for (const Stage& stage : load)
     for (const CodecWork& work : stage.work) {
@@ -71,7 +72,7 @@ inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Stati
       total.combined += work.combined;
       total.decoded += work.decoded;
     }
-  const auto each = [&](double seconds, double bytes) { return bytes > 0 ? seconds / steps / bytes : 0; };
+  const auto each = [&](double seconds, double bytes) { return bytes > 0 ? seconds / bytes : 0; };
   if (codec.sparse() != nullptr || codec.low_rank() != nullptr)
     return {each(statistics.encode_seconds + statistics.combine_seconds + statistics.decode_seconds, total.encoded), 0,
             0};
@@ -102,7 +103,9 @@ void measure_codec(const std::shared_ptr<Transport>& transport, SessionOptions o
   Workspace memory(elements * sizeof(float));
   const std::span<float> gradient(reinterpret_cast<float*>(memory.data()), elements);
   JointClock clock(*transport, options.timeout);
-  std::vector<double> seconds;
+  // Of the fastest repeat: other work on the machine only adds to it. Times are the same on all ranks, and so is the
+  // choice.
+  double best = std::numeric_limits<double>::infinity();
   Statistics statistics;
   for (int i = -1; i < repeats; ++i) {
     detail::fill_like_gradient(gradient, transport->rank());
@@ -110,20 +113,19 @@ void measure_codec(const std::shared_ptr<Transport>& transport, SessionOptions o
       session.all_reduce(gradient);
       session.commit();
     });
-    if (i < 0) continue;
-    seconds.push_back(took);
-    statistics += session.last_step();
+    if (i < 0 || took >= best) continue;
+    best = took;
+    statistics = session.last_step();
   }
   for (double* part : {&statistics.encode_seconds, &statistics.combine_seconds, &statistics.decode_seconds})
     *part = clock.largest_seconds(*part);
-  Trial trial{options.codec.spec(), 4.0 * static_cast<double>(elements), detail::median(seconds), {}};
+  Trial trial{options.codec.spec(), 4.0 * static_cast<double>(elements), best, {}};
   trial.load = simulate(options, session.parameters(), session.size(), 1).front();
   const std::string name = detail::cost_name(options.codec);
   for (const Stage& stage : trial.load)
     for (const CodecWork& work : stage.work)
       if (work.codec == name)
-        calibration.costs.add(name, trial.bucket_bytes,
-                              detail::cost_of(options.codec, trial.load, statistics, repeats));
+        calibration.costs.add(name, trial.bucket_bytes, detail::cost_of(options.codec, trial.load, statistics));
   calibration.trials.push_back(std::move(trial));
 }
 
@@ -170,7 +172,8 @@ template <class SessionType>
 Calibration calibrate(const std::shared_ptr<Transport>& transport, const SessionOptions& options,
                       const std::vector<Codec>& codecs, const std::vector<std::size_t>& bucket_bytes,
                       double most_seconds, int repeats) {
-  Calibration calibration{.ranks = transport->size(), .link = measure_link(*transport, 0.02, options.timeout), .costs = {}, .trials = {}};
+  Calibration calibration{
+      .ranks = transport->size(), .link = measure_link(*transport, 0.02, options.timeout), .costs = {}, .trials = {}};
   for (const Codec& codec : codecs) {
     bool measured = false;
     for (const std::size_t bytes : bucket_bytes) {

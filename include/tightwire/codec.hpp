@@ -239,7 +239,8 @@ class CodecReader {
 /// A built-in codec from text: "exact", "int8", "int4:block=32,round=stochastic", "hadamard:32+int4:block=32" (rotated
 /// in blocks of 32 elements; also "hadamard:32,seed=7+int4"), "topk:ratio=0.01" (values in fp32; options
 /// warm-up=<steps>, per-bucket, sampled, union, without-feedback), "topk:ratio=0.01+int8" (values in int8),
-/// "randomk:ratio=0.01+bf16", "auto" (for a Session to choose). Throws Error(invalid_argument) that names what is known.
+/// "randomk:ratio=0.01+bf16", "auto" (for a Session to choose). Throws Error(invalid_argument) that names what is
+/// known.
 inline Codec parse_codec(std::string_view text) { return detail::CodecReader(text).read(); }
 
 }  // namespace tightwire

@@ -17,8 +17,8 @@ struct LinkCost {
   double latency_seconds = 0;   ///< of a round of messages, whatever their sizes
   double message_seconds = 0;   ///< of the sender, for every message
   double bytes_per_second = 0;  ///< per direction
-  /// How much of the shorter of codec work and transfer hides behind the longer: 1 where a network card moves the bytes,
-  /// 0 where the thread that encodes does.
+  /// How much of the shorter of codec work and transfer hides behind the longer: 1 where a network card moves the
+  /// bytes, 0 where the thread that encodes does.
   double overlap = 1;
 };
 
@@ -33,7 +33,9 @@ struct CodecCost {
 /// interpolated, beyond them those of the nearest hold.
 class CodecCosts {
  public:
-  void add(const std::string& codec, double bucket_bytes, const CodecCost& cost) { points_[codec][bucket_bytes] = cost; }
+  void add(const std::string& codec, double bucket_bytes, const CodecCost& cost) {
+    points_[codec][bucket_bytes] = cost;
+  }
 
   bool knows(const std::string& codec) const { return points_.count(codec) != 0; }
   const std::map<std::string, std::map<double, CodecCost>>& points() const { return points_; }
@@ -77,10 +79,10 @@ struct Sent {
 
 /// What a rank does for a bucket from one point to another where it waits for all of it. Chunks overlap within.
 struct Stage {
-  int rounds = 1;          ///< of messages that wait for each other
-  double chunks = 1;       ///< that follow each other
-  double bucket_bytes = 0; ///< of gradient
-  Sent inside, across;     ///< to ranks of the same node, and to others
+  int rounds = 1;           ///< of messages that wait for each other
+  double chunks = 1;        ///< that follow each other
+  double bucket_bytes = 0;  ///< of gradient
+  Sent inside, across;      ///< to ranks of the same node, and to others
   std::vector<CodecWork> work;
 
   CodecWork& work_of(const std::string& codec) {
@@ -129,8 +131,8 @@ inline StageTime time_of(const Stage& stage, const Cluster& cluster, const Codec
   use(stage.across, cluster.across, cluster.per_node);
   for (const CodecWork& work : stage.work) {
     const CodecCost cost = costs.at(work.codec, stage.bucket_bytes);
-    time.codec += work.encoded * cost.encode_seconds + work.combined * cost.combine_seconds +
-                  work.decoded * cost.decode_seconds;
+    time.codec +=
+        work.encoded * cost.encode_seconds + work.combined * cost.combine_seconds + work.decoded * cost.decode_seconds;
   }
   const double hidden = overlap * (1 - 1 / std::max(stage.chunks, 1.0));
   time.seconds = time.latency + std::max(time.wire, time.codec) + std::min(time.wire, time.codec) * (1 - hidden);
@@ -155,7 +157,8 @@ inline Sent sent_by(const BucketLoad& bucket, bool across_only = false) {
 }
 
 /// A training step: gradients of buckets become ready, one after the other and evenly, in the last two thirds of
-/// `compute_seconds` (the backward pass takes twice as long as the forward pass); each is reduced behind the one before.
+/// `compute_seconds` (the backward pass takes twice as long as the forward pass); each is reduced behind the one
+/// before.
 struct StepTime {
   double seconds = 0;
   double communication_seconds = 0;  ///< of all buckets

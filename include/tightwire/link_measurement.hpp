@@ -27,7 +27,9 @@ class JointClock {
     work();
     return largest_seconds(std::chrono::duration<double>(Clock::now() - began).count());
   }
-  double largest_seconds(double own) { return 1e-9 * static_cast<double>(largest(static_cast<std::uint64_t>(1e9 * own))); }
+  double largest_seconds(double own) {
+    return 1e-9 * static_cast<double>(largest(static_cast<std::uint64_t>(1e9 * own)));
+  }
   std::uint64_t largest(std::uint64_t own) {
     std::uint64_t most = 0;
     for (const auto& greeting : detail::exchange_greetings(transport_, channel_, {own, 0}, limit_, "measuring"))

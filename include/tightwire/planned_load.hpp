@@ -13,8 +13,8 @@ namespace tightwire {
 
 namespace detail {
 
-/// Bytes that an entry of a section takes for its index, where entries are spread evenly: 64 gaps share the width of the
-/// longest, and the longest of 64 is about (ln 64 + 0.58) times the mean.
+/// Bytes that an entry of a section takes for its index, where entries are spread evenly: 64 gaps share the width of
+/// the longest, and the longest of 64 is about (ln 64 + 0.58) times the mean.
 inline double index_bytes(double density) {
   const double longest = (std::log(64.0) + 0.5772) / density;
   const double gaps = static_cast<double>(std::bit_width(static_cast<std::uint64_t>(longest))) / 8 + 1.0 / 64;

@@ -14,8 +14,8 @@ namespace bench {
 struct Contender {
   std::string name;
   std::function<void()> run;
-  std::uint64_t wire_bytes = 0;  ///< sent per call by this rank; 0: unknown
-  std::vector<double> seconds;   ///< per round: of the slowest rank
+  std::uint64_t wire_bytes = 0;        ///< sent per call by this rank; 0: unknown
+  std::vector<double> seconds;         ///< per round: of the slowest rank
   std::function<void()> prepare = {};  ///< before each round, not timed
 };
 

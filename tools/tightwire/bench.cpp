@@ -37,8 +37,7 @@ int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions&
   int failed = 0;
   for (const std::uint64_t bytes : sizes_of(options))
     for (const BenchRow& row : measure_size(transport, options, bytes)) {
-      if (tell)
-        std::cout << (options.json ? as_json(row) : options.csv ? as_csv(row) : as_table(row)) << std::flush;
+      if (tell) std::cout << (options.json ? as_json(row) : options.csv ? as_csv(row) : as_table(row)) << std::flush;
       if (!options.check) continue;
       for (const std::string& failure : failures_of(row)) {
         ++failed;
@@ -90,8 +89,8 @@ int run_bench(const BenchOptions& options, const std::vector<std::string>& argum
                                             std::to_string(rendezvous.size));
   for (const std::string& codec : options.codecs) parse_codec(codec);  // told once, before ranks start
   if (options.calibrate.empty() && options.from_bytes > options.to_bytes)
-    throw Error(Errc::invalid_argument, "--from " + std::to_string(options.from_bytes) + " is above --to " +
-                                            std::to_string(options.to_bytes));
+    throw Error(Errc::invalid_argument,
+                "--from " + std::to_string(options.from_bytes) + " is above --to " + std::to_string(options.to_bytes));
   if (!in_job && options.ranks != 0) return start_ranks(options, arguments);
   return run_as_rank(options, rendezvous);
 }

@@ -86,8 +86,7 @@ void examine(Subject& subject, std::span<float> buffer, const BenchOptions& opti
   row.error_bound = error_bound(subject.options.codec);
   row.wire_bytes = figures.largest(sent);
   if (subject.options.codec.sparse() != nullptr) return;
-  const BucketLoad load =
-      simulate(subject.options, session.parameters(), session.size(), 1, session.rank()).front();
+  const BucketLoad load = simulate(subject.options, session.parameters(), session.size(), 1, session.rank()).front();
   const auto planned = static_cast<std::uint64_t>(sent_by(load).bytes);
   row.planned_bytes = figures.largest(planned);
   if (!figures.all_equal(sent == planned ? 1 : 0)) row.planned_bytes = std::max<std::uint64_t>(row.wire_bytes, 1) - 1;
@@ -159,7 +158,8 @@ std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, 
   for (const std::string& codec : options.codecs)
     if (codec != "exact") others.push_back(codec);
   std::vector<std::vector<std::string>> groups;
-  if (bytes <= kLargestTogether || others.empty()) groups.push_back(others);
+  if (bytes <= kLargestTogether || others.empty())
+    groups.push_back(others);
   else
     for (const std::string& codec : others) groups.push_back({codec});
   std::vector<BenchRow> rows;

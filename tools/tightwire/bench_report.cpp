@@ -42,8 +42,8 @@ std::string as_csv(const BenchRow& row) {
   std::ostringstream text;
   text << std::setprecision(9) << row.bytes << ',' << row.elements << ",\"" << row.codec << "\"," << row.seconds << ','
        << row.low_seconds << ',' << row.high_seconds << ',' << row.algorithm_gb_per_s << ',' << row.bus_gb_per_s << ','
-       << row.wire_bytes << ',' << row.ratio << ',' << row.speedup << ',' << row.error << ','
-       << (row.same_bits ? 1 : 0) << '\n';
+       << row.wire_bytes << ',' << row.ratio << ',' << row.speedup << ',' << row.error << ',' << (row.same_bits ? 1 : 0)
+       << '\n';
   return text.str();
 }
 

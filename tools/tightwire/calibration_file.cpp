@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include <nlohmann/json.hpp>
-#include <tightwire/tightwire.hpp>
+#include <tightwire/core_codecs.hpp>
 
 namespace tightwire::tool {
 namespace {

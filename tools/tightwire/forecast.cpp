@@ -1,6 +1,7 @@
 #include "forecast.hpp"
 
-#include <tightwire/tightwire.hpp>
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/simulation.hpp>
 
 namespace tightwire::tool {
 namespace {

@@ -21,15 +21,14 @@ struct Forecast {
 /// What the schemes cost on a cluster, and what follows.
 struct Advice {
   std::vector<Forecast> forecasts;
-  std::size_t best = 0;      ///< in `forecasts`
-  std::size_t exact = 0;     ///< the faster of those without loss
-  bool compress = false;     ///< whether the best is faster than exact by a twentieth of the step
+  std::size_t best = 0;   ///< in `forecasts`
+  std::size_t exact = 0;  ///< the faster of those without loss
+  bool compress = false;  ///< whether the best is faster than exact by a twentieth of the step
 };
 
 /// Predicts every codec, flat and where nodes have several ranks by levels. Throws Error(invalid_argument) for ranks
 /// that are no multiple of those per node, and what a Session throws of its options.
 Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std::string>& codecs,
-                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs,
-                double compute_seconds);
+                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds);
 
 }  // namespace tightwire::tool

@@ -27,16 +27,14 @@ class ModelReader {
       all << file.rdbuf();
       const std::string text = all.str();
       const std::size_t first = text.find_first_not_of(" \t\r\n");
-      first != std::string::npos && text[first] == '{' ? read_json(text) : read_lines(text);
+      first != std::string::npos&& text[first] == '{' ? read_json(text) : read_lines(text);
     }
     if (parameters_.empty()) throw bad("no parameters");
     return std::move(parameters_);
   }
 
  private:
-  Error bad(const std::string& what) const {
-    return Error(Errc::invalid_argument, "model \"" + path_ + "\": " + what);
-  }
+  Error bad(const std::string& what) const { return Error(Errc::invalid_argument, "model \"" + path_ + "\": " + what); }
 
   std::string safetensors_header(std::istream& file) const {
     std::array<unsigned char, 8> head{};

@@ -40,8 +40,8 @@ CodecCosts measure_here(const std::vector<std::string>& specs) {
   local::run(2, [&](const std::shared_ptr<Transport>& transport) {
     constexpr double kMostSeconds = 10;
     constexpr int kRepeats = 5;
-    const Calibration measured = calibrate<Session>(transport, {}, codecs, {std::size_t{1} << 20, std::size_t{16} << 20},
-                                                    kMostSeconds, kRepeats);
+    const Calibration measured = calibrate<Session>(
+        transport, {}, codecs, {std::size_t{1} << 20, std::size_t{16} << 20}, kMostSeconds, kRepeats);
     if (transport->rank() == 0) costs = measured.costs;
   });
   return costs;
@@ -101,7 +101,8 @@ void print_table(const Cluster& cluster, const Advice& advice) {
               << 100 * f.step.communication_share() << " %" << std::setprecision(2) << std::setw(13)
               << 1e-6 * f.rank_bytes << std::setw(13) << 1e-6 * f.node_bytes << std::setprecision(0) << std::setw(11)
               << f.messages << std::setprecision(2) << std::setw(10)
-              << advice.forecasts[advice.exact].step.seconds / f.step.seconds << (i == advice.best ? "  *" : "") << '\n';
+              << advice.forecasts[advice.exact].step.seconds / f.step.seconds << (i == advice.best ? "  *" : "")
+              << '\n';
   }
   std::cout << advice_text(advice) << '\n';
 }
@@ -145,8 +146,8 @@ int run_plan(PlanArguments arguments) {
     std::cout << std::fixed << std::setprecision(2) << parameters.size() << " parameters of " << 1e-6 * elements
               << " million elements, " << arguments.compute_ms << " ms to compute a step; across nodes "
               << 8e-9 * calibration.link.bytes_per_second << " Gbit/s, " << 1e6 * calibration.link.latency_seconds
-              << " us, " << 1e6 * calibration.link.message_seconds << " us per message; inside " << arguments.inside_gbit
-              << " Gbit/s, " << arguments.inside_latency_us << " us; codecs "
+              << " us, " << 1e6 * calibration.link.message_seconds << " us per message; inside "
+              << arguments.inside_gbit << " Gbit/s, " << arguments.inside_latency_us << " us; codecs "
               << (arguments.calibration.empty() ? "as measured on this CPU" : "as in " + arguments.calibration) << '\n';
   for (const int ranks : arguments.ranks)
     for (const int per_node : arguments.per_node) {
@@ -154,8 +155,8 @@ int run_plan(PlanArguments arguments) {
       Cluster cluster{ranks, per_node, calibration.link, calibration.link};
       cluster.inside.bytes_per_second = arguments.inside_gbit / 8e-9;
       cluster.inside.latency_seconds = 1e-6 * arguments.inside_latency_us;
-      const Advice advice = forecast(parameters, arguments.codecs, options, cluster, calibration.costs,
-                                     1e-3 * arguments.compute_ms);
+      const Advice advice =
+          forecast(parameters, arguments.codecs, options, cluster, calibration.costs, 1e-3 * arguments.compute_ms);
       arguments.json ? all.push_back(as_json(cluster, advice)) : print_table(cluster, advice);
     }
   if (arguments.json) std::cout << all.dump(1) << '\n';
