@@ -11,7 +11,7 @@ LONGEST_FILE = 500
 # A header may include its own layer and those above it in this list.
 LAYERS = [
     ["detail/", "version.hpp", "error.hpp"],
-    ["element.hpp", "noise.hpp", "workspace.hpp", "statistics.hpp"],
+    ["element.hpp", "noise.hpp", "workspace.hpp", "statistics.hpp", "observer.hpp"],
     ["codec/"],
     ["coder.hpp", "momentum.hpp"],
     ["cuda.hpp"],
@@ -30,7 +30,7 @@ LAYERS = [
     ["kernels.hpp"],
     ["core_codecs.hpp"],
     ["engine.hpp"],
-    ["bucket.hpp", "session_options.hpp"],
+    ["bucket.hpp", "session_options.hpp", "gradient_clipping.hpp", "telemetry.hpp"],
     ["parameter_list.hpp"],
     ["bucket_planning.hpp", "session_description.hpp", "planned_load.hpp", "link_measurement.hpp"],
     ["simulation.hpp"],

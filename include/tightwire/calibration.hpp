@@ -131,34 +131,37 @@ void measure_codec(const std::shared_ptr<Transport>& transport, SessionOptions o
 
 namespace detail {
 
-/// How far the model is from the trials: the mean square of the logarithm of measured over predicted.
+/// How far the model is from the trials: the mean square of the logarithm of measured over predicted, where trials
+/// count by their time, since what takes long is what predictions are for.
 inline double misfit(const Calibration& calibration, const LinkCost& link) {
   const Cluster cluster{calibration.ranks, 1, link, link};
-  double sum = 0;
+  double sum = 0, weights = 0;
   for (const Trial& trial : calibration.trials) {
     const double off = std::log(trial.seconds / seconds_of(trial.load, cluster, calibration.costs));
-    sum += off * off;
+    const double weight = std::sqrt(trial.seconds);
+    sum += weight * off * off;
+    weights += weight;
   }
-  return sum / static_cast<double>(calibration.trials.size());
+  return sum / weights;
 }
 
 }  // namespace detail
 
 /// Makes the link's figures those that explain the trials best. Messages alone do not tell how much of the work hides
-/// behind the wire, nor what a transport costs beside it: rate, latency and overlap are searched around what was
-/// measured.
+/// behind the wire, nor what a transport costs beside it: latency, overlap and the rate, which is at most what was
+/// measured, are searched.
 inline void fit_link(Calibration& calibration) {
   if (calibration.trials.empty()) return;
   const LinkCost measured = calibration.link;
   double best = detail::misfit(calibration, measured);
   for (const double latency : {1.0, 1.5, 2.0, 3.0, 4.0, 6.0})
-    for (int rate = -12; rate <= 3; ++rate)
+    for (int rate = 0; rate <= 24; ++rate)
       for (int overlap = 10; overlap >= 0; --overlap) {
         LinkCost link = measured;
         link.latency_seconds *= latency;
-        link.bytes_per_second *= std::pow(1.1, rate);
+        link.bytes_per_second *= std::pow(0.95, rate);
         link.overlap = 0.1 * overlap;
-        const double off = detail::misfit(calibration, link) + 1e-6 * std::abs(rate);
+        const double off = detail::misfit(calibration, link) + 1e-6 * rate;
         if (off >= best) continue;
         best = off;
         calibration.link = link;

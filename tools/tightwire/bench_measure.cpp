@@ -119,7 +119,7 @@ std::vector<BenchRow> measure_together(const std::shared_ptr<Transport>& transpo
     subject.session = std::make_unique<Session>(transport, subject.options);
     subject.session->add("gradient", matrix_of(elements));
     subject.session->seal();
-    subject.options.codec = subject.session->codec();  // of "auto": what it chose
+    subject.options.codec = subject.session->options().codec;  // of "auto": what it chose
     subject.row.bytes = elements * sizeof(float);
     subject.row.elements = elements;
     subject.row.codec = codec == subject.options.codec.spec() || codec != "auto"

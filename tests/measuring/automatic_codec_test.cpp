@@ -44,7 +44,7 @@ std::vector<std::string> descriptions(const Transports& transports, std::int64_t
     Session session(transport, {.codec = Auto{}});
     session.add("matrix", {rows, 1024});
     session.seal();
-    EXPECT_FALSE(session.codec().automatic());
+    EXPECT_FALSE(session.options().codec.automatic());
     std::vector<float> gradient(static_cast<std::size_t>(rows) * 1024, 1.0f);
     session.all_reduce(gradient);
     EXPECT_TRUE(session.commit());
