@@ -59,8 +59,12 @@ TEST(ToolBench, EveryCodecPassesTheCheckAndFiguresFollowTheirDefinitions) {
     EXPECT_NEAR(row.at("algbw_gb_per_s").get<double>(), 1e-9 * bytes / seconds, 1e-6 * bytes / seconds * 1e-9);
     EXPECT_NEAR(row.at("busbw_gb_per_s").get<double>() / row.at("algbw_gb_per_s").get<double>(), 4.0 / 3, 1e-9);
     EXPECT_NEAR(row.at("ratio").get<double>(), 4.0 / 3 * bytes / row.at("wire_bytes").get<double>(), 1e-6);
-    if (row.at("codec") == "exact") EXPECT_LT(row.at("error").get<double>(), 1e-6);
-    if (row.at("codec") == "int8") EXPECT_GT(row.at("error").get<double>(), 1e-3);
+    if (row.at("codec") == "exact") {
+      EXPECT_LT(row.at("error").get<double>(), 1e-6);
+    }
+    if (row.at("codec") == "int8") {
+      EXPECT_GT(row.at("error").get<double>(), 1e-3);
+    }
   }
 }
 
@@ -84,9 +88,10 @@ TEST(ToolBench, RefusesWhatMakesNoSense) {
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;
   }
   EXPECT_TRUE(has(tool("bench -n 2 --codecs int9").output, "int9"));
-  const Outcome other = tool("bench -n 3 --from 1K --to 1K", "TIGHTWIRE_RANK=0 TIGHTWIRE_WORLD_SIZE=2 "
-                                                             "TIGHTWIRE_RENDEZVOUS=tcp://127.0.0.1:9 "
-                                                             "TIGHTWIRE_JOB_KEY=k");
+  const Outcome other = tool("bench -n 3 --from 1K --to 1K",
+                             "TIGHTWIRE_RANK=0 TIGHTWIRE_WORLD_SIZE=2 "
+                             "TIGHTWIRE_RENDEZVOUS=tcp://127.0.0.1:9 "
+                             "TIGHTWIRE_JOB_KEY=k");
   EXPECT_EQ(other.status, 2);
   EXPECT_TRUE(has(other.output, "3 ranks in a job of 2")) << other.output;
 }

@@ -31,12 +31,11 @@ class Nvml {
       missing = "the NVIDIA driver's libnvidia-ml.so.1 is not here";
       return;
     }
-    const bool all = load(init_, "nvmlInit_v2") && load(shutdown_, "nvmlShutdown") &&
-                     load(count_, "nvmlDeviceGetCount_v2") && load(handle_, "nvmlDeviceGetHandleByIndex_v2") &&
-                     load(name_, "nvmlDeviceGetName") && load(pci_, "nvmlDeviceGetPciInfo_v3") &&
-                     load(ancestor_, "nvmlDeviceGetTopologyCommonAncestor") &&
-                     load(link_state_, "nvmlDeviceGetNvLinkState") &&
-                     load(link_peer_, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+    const bool all =
+        load(init_, "nvmlInit_v2") && load(shutdown_, "nvmlShutdown") && load(count_, "nvmlDeviceGetCount_v2") &&
+        load(handle_, "nvmlDeviceGetHandleByIndex_v2") && load(name_, "nvmlDeviceGetName") &&
+        load(pci_, "nvmlDeviceGetPciInfo_v3") && load(ancestor_, "nvmlDeviceGetTopologyCommonAncestor") &&
+        load(link_state_, "nvmlDeviceGetNvLinkState") && load(link_peer_, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
     const int status = all ? init_() : -1;
     ready_ = all && status == 0;
     if (!all) missing = "the NVIDIA driver's libnvidia-ml.so.1 lacks functions that are needed";

@@ -58,8 +58,7 @@ std::vector<NetworkDevice> network_devices() {
 std::string placement_of(Transport& transport) {
   const Hierarchy hierarchy = detect_nodes(transport);
   if (transport.rank() != 0) return {};
-  const std::string job =
-      "job         " + std::to_string(transport.size()) + " ranks, " + transport.describe() + "\n";
+  const std::string job = "job         " + std::to_string(transport.size()) + " ranks, " + transport.describe() + "\n";
   std::string by_node;
   std::vector<int> names;
   std::vector<std::size_t> counts;
@@ -151,8 +150,7 @@ std::string as_json(const Topology& topology, const std::string& placement) {
   }
   json["network"] = nlohmann::ordered_json::array();
   for (const NetworkDevice& device : topology.network) {
-    nlohmann::ordered_json entry = {
-        {"name", device.name}, {"state", device.state}, {"infiniband", device.infiniband}};
+    nlohmann::ordered_json entry = {{"name", device.name}, {"state", device.state}, {"infiniband", device.infiniband}};
     if (device.gbit) entry["gbit_per_s"] = *device.gbit;
     if (device.numa) entry["numa"] = *device.numa;
     json["network"].push_back(std::move(entry));
