@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Compares what `tightwire plan` predicts with what `tightwire bench` measures, over links of chosen rates (network.sh).
 
-    bench/check_plan.py                                   60 settings: 2 to 4 ranks, 0.1, 1 and 10 Gbit/s; needs root
+    bench/check_plan.py                                   72 settings: 2 to 4 ranks, 0.1, 1 and 10 Gbit/s; needs root
     bench/check_plan.py --ranks 2 --rates 1000 --sizes 25M --codecs exact int8
 
 For every number of ranks and every rate one job calibrates and other jobs measure sizes of which none was calibrated with.
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--tool", default=str(ROOT / "build/release/bin/tightwire"))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--rates", type=int, nargs="+", default=[100, 1000, 10000], help="Mbit/s; 0: shared memory")
-    parser.add_argument("--sizes", nargs="+", default=["1M", "12M"])
+    parser.add_argument("--sizes", nargs="+", default=["3M", "12M"])
     parser.add_argument("--codecs", nargs="+", default=["exact", "int8", "int4", "topk:ratio=0.01"])
     parser.add_argument("--iterations", type=int, default=7)
     parser.add_argument("--tolerance", type=float, default=0.15)

@@ -148,20 +148,20 @@ inline double misfit(const Calibration& calibration, const LinkCost& link) {
 }  // namespace detail
 
 /// Makes the link's figures those that explain the trials best. Messages alone do not tell how much of the work hides
-/// behind the wire, nor what a transport costs beside it: latency, overlap and the rate, which is at most what was
-/// measured, are searched.
+/// behind the wire, nor what a transport costs beside it: latency, overlap and rate are searched around what was
+/// measured.
 inline void fit_link(Calibration& calibration) {
   if (calibration.trials.empty()) return;
   const LinkCost measured = calibration.link;
   double best = detail::misfit(calibration, measured);
   for (const double latency : {1.0, 1.5, 2.0, 3.0, 4.0, 6.0})
-    for (int rate = 0; rate <= 24; ++rate)
+    for (int rate = -4; rate <= 24; ++rate)
       for (int overlap = 10; overlap >= 0; --overlap) {
         LinkCost link = measured;
         link.latency_seconds *= latency;
         link.bytes_per_second *= std::pow(0.95, rate);
         link.overlap = 0.1 * overlap;
-        const double off = detail::misfit(calibration, link) + 1e-6 * rate;
+        const double off = detail::misfit(calibration, link) + 1e-6 * std::abs(rate);
         if (off >= best) continue;
         best = off;
         calibration.link = link;

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +61,7 @@ class AllToAll {
   AllToAll& operator=(const AllToAll&) = delete;
   ~AllToAll() { transport_.detach(memory_.span()); }
 
-  /// `count` messages of `bytes` each to and from every peer.
+  /// `count` messages of `bytes` each to and from every peer; together no more than the largest.
   void exchange(std::size_t count, std::size_t bytes) {
     round_.clear();
     for (std::size_t i = 0; i < count; ++i)
@@ -69,8 +70,9 @@ class AllToAll {
         const std::uint64_t tag = message_tag(channel_, FrameKind::contribution, 0, 0, static_cast<std::uint32_t>(i));
         const auto at = static_cast<std::size_t>(peer);
         const auto ranks = static_cast<std::size_t>(transport_.size());
-        round_.push_back({Message::Kind::receive, peer, tag, memory_.data() + (ranks + at) * stride_, bytes});
-        round_.push_back({Message::Kind::send, peer, tag, memory_.data() + at * stride_, bytes});
+        round_.push_back(
+            {Message::Kind::receive, peer, tag, memory_.data() + (ranks + at) * stride_ + i * bytes, bytes});
+        round_.push_back({Message::Kind::send, peer, tag, memory_.data() + at * stride_ + i * bytes, bytes});
       }
     wait(transport_, transport_.post(round_), limit_, "measuring the link");
   }
@@ -84,12 +86,6 @@ class AllToAll {
   std::vector<Message> round_;
 };
 
-inline double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace detail
 
 /// Measures what messages between the ranks of a transport cost. Collective, the same figures on every rank. Takes
@@ -98,36 +94,38 @@ inline double median(std::vector<double> values) {
 inline LinkCost measure_link(Transport& transport, double seconds = 0.02,
                              std::chrono::milliseconds limit = std::chrono::seconds(60)) {
   if (transport.size() < 2) throw Error(Errc::invalid_argument, "measure_link: one rank alone has no link");
-  constexpr std::size_t kSmall = 64, kLargest = std::size_t{1} << 20, kMany = 16;
+  constexpr std::size_t kSmall = 64, kMany = 16, kMemory = std::size_t{32} << 20;
+  const std::size_t largest = std::clamp<std::size_t>(
+      std::bit_floor(kMemory / static_cast<std::size_t>(transport.size())), std::size_t{1} << 18, std::size_t{1} << 22);
   constexpr int kTries = 9, kTimes = 10;
   JointClock clock(transport, limit);
-  detail::AllToAll traffic(transport, kLargest, limit);
+  detail::AllToAll traffic(transport, largest, limit);
   const double peers = transport.size() - 1;
   LinkCost link;
+  // Other work on the machine only adds to a time.
+  const auto fastest = [&](int tries, const auto& work) {
+    double best = clock.seconds(work);
+    for (int i = 1; i < tries; ++i) best = std::min(best, clock.seconds(work));
+    return best;
+  };
   const auto small = [&](std::size_t count) {
-    std::vector<double> tries;
-    for (int i = 0; i < kTries; ++i)
-      tries.push_back(clock.seconds([&] {
-        for (int j = 0; j < kTimes; ++j) traffic.exchange(count, kSmall);
-      }) / kTimes);
-    return detail::median(tries);
+    return fastest(kTries,
+                   [&] {
+                     for (int j = 0; j < kTimes; ++j) traffic.exchange(count, kSmall);
+                   }) /
+           kTimes;
   };
   const double one = small(1);
   link.message_seconds = std::max(0.0, (small(kMany) - one) / (peers * (kMany - 1)));
   link.latency_seconds = std::max(1e-9, one - peers * link.message_seconds);
 
   // As many bytes as take long enough; shaped links let the first ones through at once, so only the last of them count.
-  std::size_t bytes = std::size_t{1} << 14, count = 1;
-  double took = clock.seconds([&] { traffic.exchange(count, bytes); });
-  while (took < seconds && count < 64) {
-    bytes < kLargest ? bytes *= 4 : count *= 4;
-    took = clock.seconds([&] { traffic.exchange(count, bytes); });
-  }
-  std::vector<double> tries;
-  for (int i = 0; i < 3; ++i) tries.push_back(clock.seconds([&] { traffic.exchange(count, bytes); }));
-  const double messages = peers * static_cast<double>(count);
-  const double rest = detail::median(tries) - link.latency_seconds - messages * link.message_seconds;
-  link.bytes_per_second = messages * static_cast<double>(bytes) / std::max(rest, 1e-9);
+  std::size_t bytes = std::size_t{1} << 14;
+  const auto exchange = [&] { traffic.exchange(1, bytes); };
+  while (clock.seconds(exchange) < seconds && bytes < largest) bytes *= 4;
+  bytes = std::min(bytes, largest);
+  const double rest = fastest(5, exchange) - link.latency_seconds - peers * link.message_seconds;
+  link.bytes_per_second = peers * static_cast<double>(bytes) / std::max(rest, 1e-9);
   return link;
 }
 

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/tightwire.hpp>
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/rendezvous.hpp>
 
 #include "bench_rows.hpp"
 #include "calibration_file.hpp"
@@ -50,15 +51,7 @@ int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions&
 }
 
 int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
-  std::vector<Codec> codecs;
-  for (const std::string& spec : options.codecs) codecs.push_back(parse_codec(spec));
-  SessionOptions session;
-  session.error_feedback = options.feedback;
-  constexpr double kMostSeconds = 0.6;
-  const std::vector<std::size_t> sizes = {std::size_t{4} << 10, std::size_t{256} << 10, std::size_t{4} << 20,
-                                          std::size_t{25} << 20};
-  const Calibration calibration =
-      calibrate<Session>(transport, session, codecs, sizes, kMostSeconds, options.iterations);
+  const Calibration calibration = calibrate_job(transport, options);
   if (transport->rank() != 0) return 0;
   write_calibration(options.calibrate, calibration, transport->describe());
   std::cout << as_text(calibration) << "written to " << options.calibrate << '\n';

@@ -152,6 +152,32 @@ std::vector<BenchRow> measure_together(const std::shared_ptr<Transport>& transpo
 
 }  // namespace
 
+Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
+  std::vector<Codec> codecs;
+  for (const std::string& spec : options.codecs) codecs.push_back(parse_codec(spec));
+  SessionOptions session;
+  session.error_feedback = options.feedback;
+  constexpr double kMostSeconds = 0.6;
+  const std::vector<std::size_t> sizes = {std::size_t{4} << 10, std::size_t{256} << 10, std::size_t{4} << 20,
+                                          std::size_t{25} << 20};
+  return calibrate<Session>(transport, session, codecs, sizes, kMostSeconds, options.iterations);
+}
+
+CodecCosts costs_here(const std::vector<std::string>& specs) {
+  std::vector<Codec> codecs;
+  for (const std::string& spec : specs) codecs.push_back(parse_codec(spec));
+  codecs.emplace_back();
+  CodecCosts costs;
+  local::run(2, [&](const std::shared_ptr<Transport>& transport) {
+    constexpr double kMostSeconds = 10;
+    constexpr int kRepeats = 5;
+    const Calibration measured = calibrate<Session>(
+        transport, {}, codecs, {std::size_t{1} << 20, std::size_t{16} << 20}, kMostSeconds, kRepeats);
+    if (transport->rank() == 0) costs = measured.costs;
+  });
+  return costs;
+}
+
 std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, const BenchOptions& options,
                                    std::uint64_t bytes) {
   std::vector<std::string> others;

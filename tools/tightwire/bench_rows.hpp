@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/calibration.hpp>
+#include <tightwire/core_codecs.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire::tool {
@@ -45,6 +47,12 @@ struct BenchRow {
 /// All codecs at one size. Collective; figures are equal on all ranks.
 std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, const BenchOptions& options,
                                    std::uint64_t bytes);
+
+/// Links and codecs of a job. Collective.
+Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const BenchOptions& options);
+
+/// Codecs on this CPU, between two ranks of this process.
+CodecCosts costs_here(const std::vector<std::string>& codecs);
 
 /// What `--check` finds wrong in a row, one line each.
 std::vector<std::string> failures_of(const BenchRow& row);

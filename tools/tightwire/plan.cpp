@@ -1,16 +1,17 @@
 #include "plan.hpp"
 
+#include <algorithm>
 #include <iomanip>
 #include <iostream>
 #include <memory>
-#include <mutex>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <tightwire/tightwire.hpp>
+#include <tightwire/core_codecs.hpp>
 
+#include "bench_rows.hpp"
 #include "calibration_file.hpp"
 #include "forecast.hpp"
 #include "model_file.hpp"
@@ -31,22 +32,6 @@ struct PlanArguments {
   bool json = false;
 };
 
-/// Costs of codecs on this CPU, between two ranks of this process.
-CodecCosts measure_here(const std::vector<std::string>& specs) {
-  std::vector<Codec> codecs;
-  for (const std::string& spec : specs) codecs.push_back(parse_codec(spec));
-  codecs.emplace_back();
-  CodecCosts costs;
-  local::run(2, [&](const std::shared_ptr<Transport>& transport) {
-    constexpr double kMostSeconds = 10;
-    constexpr int kRepeats = 5;
-    const Calibration measured = calibrate<Session>(
-        transport, {}, codecs, {std::size_t{1} << 20, std::size_t{16} << 20}, kMostSeconds, kRepeats);
-    if (transport->rank() == 0) costs = measured.costs;
-  });
-  return costs;
-}
-
 Calibration costs_of(const PlanArguments& arguments) {
   Calibration calibration;
   if (!arguments.calibration.empty()) {
@@ -54,7 +39,7 @@ Calibration costs_of(const PlanArguments& arguments) {
   } else {
     if (arguments.across_gbit <= 0)
       throw Error(Errc::invalid_argument, "give the link's rate by --across-gbit, or --calibration");
-    calibration.costs = measure_here(arguments.codecs);
+    calibration.costs = costs_here(arguments.codecs);
     calibration.link = {20e-6, 1e-6, 1, 1};
   }
   LinkCost& link = calibration.link;

@@ -21,7 +21,7 @@
 #include "support/model.hpp"
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_telemetry {
 namespace {
 
 /// A folder that is gone at the end.
@@ -261,4 +261,4 @@ TEST(Telemetry, AFileThatFailsIsGivenUpAndToldAndTrainingGoesOn) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_telemetry

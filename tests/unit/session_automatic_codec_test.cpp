@@ -14,7 +14,7 @@
 #include "support/ranks.hpp"
 #include "support/wrapping_transport.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_automatic_codec {
 namespace {
 
 /// A link of some rate: a round is done no sooner than its bytes would have been there, one message after the other.
@@ -131,4 +131,4 @@ TEST(Calibration, TellsCostsOfEveryCodecAndExplainsItsTrials) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_automatic_codec
