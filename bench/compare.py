@@ -4,6 +4,7 @@
     bench/compare.py                                               shared memory, loopback TCP, 10, 1 and 0.1 Gbit/s; needs root
     bench/compare.py --links memory 1000 --sizes 1M 25M --iterations 5
     bench/compare.py --write                                       and docs/benchmarks.md with its plots
+    bench/compare.py --redraw build/compare.json --plots plots     table and plots of an earlier run
 
 Writes build/compare.json and prints the table. Figures mean something on an idle machine only: the share of CPU time that others
 took is told, and above 5 % nothing is written to docs.
@@ -195,8 +196,15 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=7)
     parser.add_argument("--json", default=str(ROOT / "build/compare.json"))
     parser.add_argument("--plots", help="folder for plots")
+    parser.add_argument("--redraw", metavar="JSON", help="measure nothing: table and plots of an earlier run")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks.md and its plots")
     options = parser.parse_args()
+    if options.redraw:
+        rows = json.loads(pathlib.Path(options.redraw).read_text())["rows"]
+        print(table(rows))
+        if options.plots:
+            plots(rows, pathlib.Path(options.plots))
+        return
     load = foreign_share()
     print(f"other processes take {100 * load:.1f} % of the CPU", flush=True)
     if options.write and load > 0.05:
