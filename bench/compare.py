@@ -147,6 +147,8 @@ def plots(rows: list[dict[str, object]], folder: pathlib.Path) -> list[str]:
             here = {kind(row): row["seconds"] for row in rows if row["link"] == link and row["bytes"] == largest}
             if column in here and column != "exact":
                 points.append((int(link) / 1000, here["exact"] / here[column]))
+        if not points:
+            continue
         line = axes.loglog([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=column)[0]
         for (x0, y0), (x1, y1) in zip(points, points[1:]):
             if (y0 - 1) * (y1 - 1) < 0:  # straight in logarithms

@@ -51,10 +51,10 @@ Codec choose_codec(const std::shared_ptr<Transport>& transport, std::uint32_t ch
   }
   if (transport->size() < 2 || whole == 0) return candidates.front();
   constexpr double kMostSeconds = 0.1;
-  constexpr int kRepeats = 3;
   const std::size_t bytes = std::max(largest, std::min(whole, options.bucket_bytes));
+  const int repeats = bytes < (std::size_t{1} << 20) ? 15 : 4;  // what is short is disturbed by more
   const Calibration calibration =
-      calibrate<SessionType>(transport, options, candidates, {bytes}, kMostSeconds, kRepeats);
+      calibrate<SessionType>(transport, options, candidates, {bytes}, kMostSeconds, repeats);
   const Cluster cluster{transport->size(), 1, calibration.link, calibration.link};
   std::vector<double> seconds;
   for (std::size_t i = 0; i < candidates.size(); ++i) {

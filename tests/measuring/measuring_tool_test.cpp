@@ -116,6 +116,7 @@ TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
   const auto all = nlohmann::json::parse(plan.output);
   ASSERT_EQ(all.size(), 7u);  // of 2 ranks there are no nodes of 8
   for (const auto& one : all) {
+    if (one.at("ranks") == one.at("per_node")) continue;  // has no slow link
     EXPECT_TRUE(one.at("use").at("compress").get<bool>()) << one;
     EXPECT_EQ(one.at("use").at("codec"), "int8:block=256");
     const double ranks = one.at("ranks"), bytes = one.at("schemes")[0].at("rank_bytes");
