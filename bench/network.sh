@@ -32,7 +32,12 @@ cleanup() {
 }
 trap cleanup EXIT
 
-shape() { tc -n "$1" qdisc add dev "$2" root tbf rate "${rate}mbit" burst 256kb latency 50ms; }
+# What goes through at once after a pause: a millisecond's worth, or small messages would find no slow link at all; but no more
+# than 256 KiB, and enough for a few packets.
+burst=$((rate * 125))
+((burst >= 20000)) || burst=20000
+((burst <= 262144)) || burst=262144
+shape() { tc -n "$1" qdisc add dev "$2" root tbf rate "${rate}mbit" burst "${burst}b" latency 50ms; }
 
 ip netns add "$prefix-switch"
 ip -n "$prefix-switch" link add bridge0 type bridge

@@ -5,10 +5,10 @@
 set -euo pipefail
 
 build="build-essential cmake ninja-build pkg-config ccache libssl-dev libucx-dev ucx-utils libxxhash-dev libcli11-dev libfmt-dev
-       nlohmann-json3-dev"
+       nlohmann-json3-dev libhwloc-dev"
 quickstart="$build libtorch-dev libopenblas0-pthread dataset-fashion-mnist zlib1g-dev"
 convergence="$quickstart python3 python3-numpy python3-matplotlib bible-kjv bible-kjv-text"
-bench="$build openmpi-bin libopenmpi-dev iproute2"
+bench="$build openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
 python="python3-venv python3-pip"
 mpi4py="python3-mpi4py"
 torch="python3-torch python3-numpy mypy"

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include <fmt/core.h>
 #include <tightwire/tightwire.hpp>
@@ -55,21 +54,10 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// A gradient-like buffer: Gaussian, standard deviation 1e-3, another one on each rank.
 Workspace gradient(std::size_t count, int rank) {
   Workspace memory(count * sizeof(float));
-  std::mt19937 random(static_cast<unsigned>(rank) + 1);
-  std::normal_distribution<float> normal(0.0f, 1e-3f);
-  auto* data = reinterpret_cast<float*>(memory.data());
-  for (std::size_t i = 0; i < count; ++i) data[i] = normal(random);
+  tightwire::detail::fill_like_gradient({reinterpret_cast<float*>(memory.data()), count}, rank);
   return memory;
-}
-
-/// Of a matrix about as long as it is wide, for codecs to which shapes matter.
-std::int64_t rows_of(std::size_t count) {
-  std::size_t rows = 1;
-  while (4 * rows * rows <= count && count % (2 * rows) == 0) rows *= 2;
-  return static_cast<std::int64_t>(rows);
 }
 
 /// Time the bytes of a plain all-reduce of `bytes` per rank need on the link.
@@ -129,7 +117,7 @@ struct Bench {
     session_options.plan.share_elements = options.share_elements;
     if (over_nodes) session_options.hierarchy = tightwire::detect_nodes(*transport);
     auto session = std::make_unique<tightwire::Session>(transport, session_options);
-    session->add("gradient", {rows_of(count), static_cast<std::int64_t>(count) / rows_of(count)});
+    session->add("gradient", tightwire::matrix_of(count));
     session->seal();
     return session;
   }

@@ -16,14 +16,11 @@ torch's powerSGD_hook has one bucket for all: its reductions of several buckets 
 differ between ranks, and gloo, which matches by order, then aborts (torch 1.13). PyTorch's hooks run over gloo, whose all-reduce is exact; ours over UCX. One thread per rank.
 """
 import argparse
-import datetime
 import json
-import os
 import pathlib
 import statistics
 import sys
 import time
-import urllib.parse
 from typing import Optional
 
 import torch
@@ -33,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 import tightwire.torch  # noqa: E402
+from gloo_job import join, network_host, slowest  # noqa: E402
 
 
 def resnet50() -> list[tuple[int, ...]]:
@@ -130,12 +128,6 @@ class Scheme:
         return of_sum, norm([a - b for a, b in zip(self.last, exact)]) / norm(exact)
 
 
-def slowest(seconds: float) -> float:
-    value = torch.tensor([seconds], dtype=torch.float64)
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return float(value)
-
-
 def exact_mean(model: Model) -> list[torch.Tensor]:
     mean = []
     for given in model.given:
@@ -143,22 +135,6 @@ def exact_mean(model: Model) -> list[torch.Tensor]:
         dist.all_reduce(total)
         mean.append(total / dist.get_world_size())
     return mean
-
-
-def network_host() -> Optional[str]:
-    """Where rank 0 is on the network that the launcher has put us on, if it has."""
-    meeting = urllib.parse.urlparse(os.environ.get("TIGHTWIRE_RENDEZVOUS", ""))
-    return meeting.hostname if meeting.scheme == "tcp" else None
-
-
-def join(port: int) -> int:
-    """Joins gloo where the launcher has put us."""
-    rank, size = int(os.environ["TIGHTWIRE_RANK"]), int(os.environ["TIGHTWIRE_WORLD_SIZE"])
-    host = network_host() or "127.0.0.1"
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if host == "127.0.0.1" else "eth1")
-    timeout = datetime.timedelta(seconds=120)
-    dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=size, timeout=timeout)
-    return rank
 
 
 def measure(options: argparse.Namespace, rank: int) -> list[dict[str, object]]:

@@ -4,11 +4,14 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/telemetry.hpp>
 
 namespace tightwire::c {
 namespace {
@@ -67,6 +70,17 @@ void set_timeout(std::string_view word, std::string_view value, Reading& options
   options.timeout = std::chrono::milliseconds(std::max(1L, std::lround(seconds * 1000)));
 }
 
+/// All of telemetry's files, in one folder.
+void set_telemetry(std::string_view word, std::string_view value, Reading& options) {
+  const std::filesystem::path folder(value);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (value.empty() || !std::filesystem::is_directory(folder)) throw bad(word, "is no folder that can be made");
+  options.observer = std::make_shared<Telemetry>(TelemetryOptions{.json_lines = folder / "steps-{rank}.jsonl",
+                                                                  .prometheus = folder / "steps-{rank}.prom",
+                                                                  .trace = folder / "trace-{rank}.json"});
+}
+
 struct Option {
   std::string_view name;
   void (*set)(std::string_view word, std::string_view value, Reading& options);
@@ -106,6 +120,7 @@ constexpr std::array kOptions = {
              if (options.ranks_per_node < 1) throw bad(word, "must be at least 1");
            }},
     Option{"inside", [](auto, auto value, auto& options) { options.hierarchy.inside = parse_codec(value); }},
+    Option{"telemetry", set_telemetry},
     Option{"bucket-bytes",
            [](auto word, auto value, auto& options) { options.bucket_bytes = number<std::size_t>(word, value); }},
 };

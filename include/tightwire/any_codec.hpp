@@ -15,6 +15,10 @@ struct SparseSettings;
 struct PowerSgd;
 struct LowRankSettings;
 
+/// Lets a Session choose for its ranks, links and parameters when it is sealed: exact unless another codec of blocks is
+/// faster by a tenth (automatic_codec.hpp). `Session::description` tells which it took.
+struct Auto {};
+
 /// A codec chosen at run time, made from any BlockCodec value, ours or the user's (`Codec c = Int8{.block = 128}`), or
 /// from TopK or RandomK (sparse/settings.hpp) or PowerSgd (low_rank/settings.hpp). Cheap to copy.
 class Codec {
@@ -30,6 +34,10 @@ class Codec {
   Codec(const TopK& top_k);
   Codec(const RandomK& random_k);
   Codec(const PowerSgd& power_sgd);
+  Codec(Auto) : automatic_(true) {}
+
+  /// Whether it is for a Session to choose. It has no coder until then.
+  bool automatic() const noexcept { return automatic_; }
 
   std::string spec() const;
 
@@ -39,8 +47,11 @@ class Codec {
   const LowRankSettings* low_rank() const noexcept { return low_rank_.get(); }
 
   /// The coder for buffers of a type. Throws Error(unsupported) where only some elements are sent, which is no matter
-  /// of blocks.
+  /// of blocks, and of Auto.
   std::shared_ptr<const Coder> coder(ElementType type) const {
+    if (automatic_)
+      throw Error(Errc::unsupported,
+                  "auto is chosen for a whole Session, by SessionOptions::codec; elsewhere name one");
     if (sparse_ || low_rank_) throw Error(Errc::unsupported, spec() + " is not a codec of blocks");
     if (coder_) return coder_;
     switch (type) {
@@ -54,6 +65,7 @@ class Codec {
   std::shared_ptr<const Coder> coder_;
   std::shared_ptr<const SparseSettings> sparse_;
   std::shared_ptr<const LowRankSettings> low_rank_;
+  bool automatic_ = false;
 };
 
 }  // namespace tightwire

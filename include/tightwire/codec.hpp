@@ -18,6 +18,7 @@
 namespace tightwire {
 
 inline std::string Codec::spec() const {
+  if (automatic_) return "auto";
   if (sparse_) return sparse_->spec();
   if (low_rank_) return low_rank_->spec();
   return coder_ ? coder_->spec() : "exact";
@@ -27,7 +28,7 @@ inline std::string Codec::spec() const {
 inline std::string codec_names() {
   std::string names = "exact";
   for (const BuiltinCodec& codec : builtin_codecs()) names += ", " + std::string(codec.name);
-  return names + ", topk, randomk, powersgd";
+  return names + ", topk, randomk, powersgd, auto";
 }
 
 namespace detail {
@@ -38,6 +39,7 @@ class CodecReader {
   explicit CodecReader(std::string_view text) : text_(text) {}
 
   Codec read() {
+    if (text_ == "auto") return Auto{};
     if (const std::string_view first = text_.substr(0, text_.find_first_of(":+"));
         first == "topk" || first == "randomk")
       return read_sparse();
@@ -237,7 +239,8 @@ class CodecReader {
 /// A built-in codec from text: "exact", "int8", "int4:block=32,round=stochastic", "hadamard:32+int4:block=32" (rotated
 /// in blocks of 32 elements; also "hadamard:32,seed=7+int4"), "topk:ratio=0.01" (values in fp32; options
 /// warm-up=<steps>, per-bucket, sampled, union, without-feedback), "topk:ratio=0.01+int8" (values in int8),
-/// "randomk:ratio=0.01+bf16". Throws Error(invalid_argument) that names what is known.
+/// "randomk:ratio=0.01+bf16", "auto" (for a Session to choose). Throws Error(invalid_argument) that names what is
+/// known.
 inline Codec parse_codec(std::string_view text) { return detail::CodecReader(text).read(); }
 
 }  // namespace tightwire

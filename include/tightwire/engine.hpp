@@ -23,7 +23,7 @@ class Engine {
     std::string name;  ///< for errors: "bucket 3 (conv1.weight)"
     bool running = false;
     std::exception_ptr error;
-    TimePoint began;
+    TimePoint began, ended;
     TimePoint progressed;
     Statistics statistics;
 
@@ -156,7 +156,8 @@ class Engine {
       Statistics& s = operation->statistics = {};
       for (const auto& reduction : operation->reductions) s += reduction->statistics();
       s.calls = 1;
-      const double took = std::chrono::duration<double>(Clock::now() - operation->began).count();
+      operation->ended = Clock::now();
+      const double took = std::chrono::duration<double>(operation->ended - operation->began).count();
       s.wire_seconds = std::max(0.0, took - s.encode_seconds - s.combine_seconds - s.decode_seconds);
       operation->error = failure;
       operation->running = false;

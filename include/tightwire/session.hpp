@@ -1,7 +1,6 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -13,10 +12,12 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/automatic_codec.hpp>
 #include <tightwire/bucket.hpp>
 #include <tightwire/bucket_planning.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
+#include <tightwire/gradient_clipping.hpp>
 #include <tightwire/host/momentum.hpp>
 #include <tightwire/parameter_list.hpp>
 #include <tightwire/session_description.hpp>
@@ -112,6 +113,8 @@ class Session {
   void seal() {
     require_open_for("seal");
     try {
+      if (options_.codec.automatic())
+        options_.codec = choose_codec<Session>(transport_, channels_.blocks, options_, parameters());
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
@@ -122,6 +125,7 @@ class Session {
     }
     try {
       prepare();
+      if (options_.observer) options_.observer->sealed(*this, transport_);
     } catch (const std::exception& error) {
       // The other ranks know nothing of it and will start.
       transport_->abort(error.what());
@@ -170,7 +174,7 @@ class Session {
       require_not_started("all_reduce", bucket);
       for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
     }
-    if (options_.momentum.clip_norm != 0.0f) clip(data);
+    if (options_.momentum.clip_norm != 0.0f) detail::clip(parameters(), data, options_.momentum.clip_norm, size());
     for (BucketId id = 0; id < list_.buckets().size(); ++id) {
       Bucket& bucket = list_.buckets()[id];
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
@@ -261,6 +265,8 @@ class Session {
   /// Of what is encoded in blocks: elements that are chosen or drawn, and factors, have messages of their own.
   const BucketPlan& bucket_plan(BucketId id) const { return known(id).plan; }
   std::uint64_t steps() const noexcept { return steps_; }
+  /// Those in force: of a sealed Session the codec that Auto chose.
+  const SessionOptions& options() const noexcept { return options_; }
 
   /// Of the reductions since the last commit or rollback that were waited for.
   const StepStatistics& step_statistics() const noexcept { return step_; }
@@ -396,6 +402,7 @@ class Session {
 
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
+    if (options_.observer) options_.observer->started(*this, bucket);
     bucket.sharded() ? open_shards(bucket) : open_parts(bucket);
     for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i)
       bucket.stages[i] = memory_.open(bucket.stage_regions[i]);
@@ -425,6 +432,7 @@ class Session {
     bucket.started = false;
     bucket.last = bucket.operation.statistics;
     static_cast<Statistics&>(step_) += bucket.last;
+    if (options_.observer) options_.observer->finished(*this, bucket);
     if (options_.momentum) gather_momentum(bucket);
   }
 
@@ -437,18 +445,6 @@ class Session {
         host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
                              open(parameter_memory_[bucket.parameters[position]].momentum));
       }
-  }
-  /// Scales the gradient of this rank down to its part of `clip_norm`.
-  void clip(std::span<void* const> data) {
-    const detail::FloatEnvironment environment;
-    double squares = 0;
-    for (ParameterId id = 0; id < data.size(); ++id)
-      squares += host::sum_of_squares(parameters()[id].type, data[id], parameters()[id].count);
-    const double most = static_cast<double>(options_.momentum.clip_norm) / std::sqrt(transport_->size());
-    if (!(squares > most * most) || !std::isfinite(squares)) return;
-    const auto factor = static_cast<float>(most / std::sqrt(squares));
-    for (ParameterId id = 0; id < data.size(); ++id)
-      host::scale(parameters()[id].type, data[id], parameters()[id].count, factor);
   }
   void require_finite(const Bucket& bucket) const {
     if (options_.nonfinite == NonFinitePolicy::error && bucket.last.nonfinite != 0)
@@ -467,6 +463,7 @@ class Session {
     static_cast<Statistics&>(total_) += step_;
     total_.step_seconds += step_.step_seconds;
     last_step_ = std::exchange(step_, {});
+    if (options_.observer) options_.observer->step_ended(*this, keep);
   }
 
   std::shared_ptr<Transport> transport_;

@@ -18,12 +18,18 @@ inline std::string describe(const MomentumCorrection& momentum) {
          (momentum.clip_norm != 0.0f ? ", clipped to " + number_text(momentum.clip_norm) : "");
 }
 
-inline std::string describe(const Parameter& parameter, const SessionOptions& options) {
+/// Without what is planned for it.
+inline std::string describe(const Parameter& parameter) {
   std::string text = "\"" + parameter.name + "\" [";
   for (std::size_t d = 0; d < parameter.shape.size(); ++d) text += (d ? "," : "") + std::to_string(parameter.shape[d]);
   text += "] " + std::string(to_string(parameter.type)) + " ";
   if (parameter.operation != Operation::all_reduce) text += std::string(to_string(parameter.operation)) + " ";
   if (parameter.operation == Operation::broadcast) text += "from rank " + std::to_string(parameter.root) + " ";
+  return text;
+}
+
+inline std::string describe(const Parameter& parameter, const SessionOptions& options) {
+  const std::string text = describe(parameter);
   const Codec& codec = options.policy.choose(parameter, options.codec);
   if (const LowRankSettings* low_rank = codec.low_rank()) {
     const low_rank::Shape shape = low_rank::matrix_shape(parameter.shape);

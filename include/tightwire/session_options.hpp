@@ -2,10 +2,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <tightwire/codec.hpp>
 #include <tightwire/hierarchy.hpp>
 #include <tightwire/momentum.hpp>
+#include <tightwire/observer.hpp>
 #include <tightwire/plan.hpp>
 #include <tightwire/policy.hpp>
 
@@ -38,7 +40,8 @@ struct SessionOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
                                                      ///< of about this size, in order of addition
   PlanOptions plan = {};
-  Hierarchy hierarchy = {};  ///< flat by default
+  Hierarchy hierarchy = {};                 ///< flat by default
+  std::shared_ptr<Observer> observer = {};  ///< told what the Session does, such as Telemetry; not compared
 };
 
 }  // namespace tightwire

@@ -45,6 +45,8 @@ static void specifications(tightwire_communicator* communicator) {
       {"int8 operation=max", "must be mean or sum"},
       {"int8 timeout=-1", "must be seconds above 0"},
       {"int8 seed=one", "\"one\" is no such number"},
+      {"int8 telemetry=", "no folder that can be made"},
+      {"int8 telemetry=/dev/null/here", "no folder that can be made"},
       {"int8 ranks-per-node=2", "1 ranks are no multiple of 2 per node"},
       {"int8 ranks-per-node=0", "must be at least 1"},
       {"int8 nonfinite=ignore", "must be propagate, skip_step or error"},

@@ -78,7 +78,7 @@ TEST(ToolInfo, ListsEveryBuiltInCodecWithTheBitsItTakes) {
                 8 * static_cast<double>(coder->wire_bytes(count)) / static_cast<double>(count), 0.006)
         << spec;
   }
-  EXPECT_EQ(names + ", topk, randomk, powersgd", codec_names());
+  EXPECT_EQ(names + ", topk, randomk, powersgd, auto", codec_names());
 }
 
 TEST(ToolInfo, TellsTheCpuLevelInForce) {

@@ -7,14 +7,17 @@
 
 #include <tightwire/version.hpp>
 
+#include "bench.hpp"
 #include "codecs.hpp"
 #include "converge.hpp"
 #include "info.hpp"
+#include "plan.hpp"
 #include "run.hpp"
 
 namespace {
 
 int run_tool(std::vector<std::string> arguments) {
+  const std::vector<std::string> all_arguments = arguments;
   // What follows "--" is the user's program, of which CLI11 must see nothing.
   std::vector<std::string> after_dashes;
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
@@ -29,6 +32,8 @@ int run_tool(std::vector<std::string> arguments) {
   tightwire::tool::add_run(app, after_dashes, status);
   tightwire::tool::add_info(app, status);
   tightwire::tool::add_codecs(app, status);
+  tightwire::tool::add_bench(app, all_arguments, status);
+  tightwire::tool::add_plan(app, status);
   tightwire::tool::add_converge(app, status);
   constexpr int kWrongUsage = 2;
   try {

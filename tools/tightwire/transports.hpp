@@ -1,6 +1,10 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
+
+#include <tightwire/rendezvous.hpp>
+#include <tightwire/transport.hpp>
 
 namespace tightwire::tool {
 
@@ -9,6 +13,9 @@ struct UcxState {
   std::string version;
   std::string transports;
 };
+
+/// Joins the job by the transport that this copy has. Throws Error(unsupported) where it has none between processes.
+std::shared_ptr<Transport> open_transport(const Rendezvous& rendezvous);
 
 /// Empty where the ucx component was not built. Throws Error when UCX cannot be asked.
 std::optional<UcxState> ucx_state();

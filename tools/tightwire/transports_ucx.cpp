@@ -5,5 +5,6 @@
 namespace tightwire::tool {
 
 std::optional<UcxState> ucx_state() { return UcxState{ucx::version(), ucx::available_transports()}; }
+std::shared_ptr<Transport> open_transport(const Rendezvous& rendezvous) { return ucx::open(rendezvous); }
 
 }  // namespace tightwire::tool

@@ -113,8 +113,8 @@ void tightwire_communicator_close(tightwire_communicator* communicator);
 
 typedef struct tightwire_session tightwire_session;
 
-/* Opens a Session. Its specification is words with spaces between: a codec (docs/codecs.md; int8 without one), then
- * any of
+/* Opens a Session. Its specification is words with spaces between: a codec (docs/codecs.md; int8 without one; auto:
+ * the ranks measure and choose), then any of
  *     exact=PATTERN               parameters so named are sent whole; * matches any run of characters, ? any one
  *     rule=PATTERN=CODEC          parameters so named get this codec; the first word that matches decides
  *     small=exact|compressed      1-D parameters and those under 1,024 elements stay exact (the default), or do not
@@ -125,6 +125,7 @@ typedef struct tightwire_session tightwire_session;
  *     momentum=FACTOR nesterov=on|off optimizer-momentum=0      momentum correction (docs/sparse.md)
  *     ranks-per-node=RANKS inside=CODEC   all-reduce over nodes: ranks 0 to RANKS - 1 share the first, and so on
  *     seed=NUMBER timeout=SECONDS bucket-bytes=BYTES
+ *     telemetry=FOLDER            what every step did, in files by rank (docs/telemetry.md)
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */
 tightwire_status tightwire_session_open(tightwire_communicator* communicator, const char* specification,
                                         tightwire_session** session);

@@ -1,0 +1,228 @@
+#!/usr/bin/python3
+"""Our all-reduce beside Open MPI's and gloo's: the same ranks, buffers and links of this machine, one after the other in one run.
+
+    bench/compare.py                                               shared memory, loopback TCP, 10, 1 and 0.1 Gbit/s; needs root
+    bench/compare.py --links memory 1000 --sizes 1M 25M --iterations 5
+    bench/compare.py --write                                       and docs/benchmarks.md with its plots
+    bench/compare.py --redraw build/compare.json --plots plots     table and plots of an earlier run
+
+Writes build/compare.json and prints the table. Figures mean something on an idle machine only: the share of CPU time that others
+took is told, and above 5 % nothing is written to docs.
+"""
+import argparse
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CODECS = ["exact", "bf16", "int8", "int4", "topk:ratio=0.01", "powersgd:rank=4", "auto"]
+NAMES = {"memory": "shared memory", "loopback": "loopback TCP", "10000": "10 Gbit/s", "1000": "1 Gbit/s", "100": "0.1 Gbit/s"}
+
+
+def bytes_of(size: str) -> int:
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1], 1)
+    return int(size[:-1] if unit > 1 else size) * unit
+
+
+class Machine:
+    """Runs programs as ranks over a link."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.bin, self.ranks = pathlib.Path(options.bin), options.ranks
+
+    def run(self, link: str, command: list[str]) -> list[dict[str, object]]:
+        """The JSON lines that a program prints."""
+        environment = dict(os.environ)
+        if link == "loopback":
+            environment |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+        launcher = [str(self.bin / "tightwire"), "run", "-n", str(self.ranks), "--quiet", "--"]
+        if link not in ("memory", "loopback"):
+            launcher = [str(ROOT / "bench/network.sh"), str(self.ranks), link, "--"]
+        return self.lines(launcher + command, environment)
+
+    def mpi(self, link: str, command: list[str]) -> list[dict[str, object]]:
+        tuned = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}  # or it faults its buffer in for every call
+        over = ["--mca", "pml", "ob1", "--mca", "btl", "vader,self" if link == "memory" else "tcp,self"]
+        root = ["--allow-run-as-root", "--oversubscribe"]
+        return self.lines(["mpirun", *root, *over, "-np", str(self.ranks), *command], dict(os.environ) | tuned)
+
+    @staticmethod
+    def lines(command: list[str], environment: dict[str, str]) -> list[dict[str, object]]:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode != 0:
+            sys.exit(f"compare.py: {' '.join(command)}\n{done.stdout}{done.stderr}")
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Busy and in all, of all cores, since the machine started."""
+    fields = [float(value) for value in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def foreign_share(seconds: float = 3.0) -> float:
+    """Part of the CPU that others take while we wait."""
+    busy, total = cpu_seconds()
+    time.sleep(seconds)
+    busy_then, total_then = cpu_seconds()
+    return (busy_then - busy) / max(total_then - total, 1e-9)
+
+
+def measure(machine: Machine, link: str, options: argparse.Namespace) -> list[dict[str, object]]:
+    rows = []
+    rounds = ["--iterations", str(options.iterations)]
+    for size in map(bytes_of, options.sizes):
+        ours = machine.run(link, [str(machine.bin / "tightwire"), "bench", "--json", "--from", str(size), "--to", str(size),
+                                  "--factor", "2", *rounds, "--codecs", *options.codecs])
+        for row in ours:
+            rows.append({"link": link, "library": "tightwire"} | row)
+        gloo = machine.run(link, ["/usr/bin/python3", str(ROOT / "bench/peers/gloo_all_reduce.py"), str(size), *rounds])
+        rows += [{"link": link, "library": "gloo"} | row for row in gloo]
+        if link not in ("memory", "loopback"):
+            continue  # mpirun does not reach into network namespaces
+        mpi = machine.mpi(link, [str(machine.bin / "all_reduce_bench"), "--json", "--sizes", str(size / (1 << 20)), "--rounds",
+                                 str(max(3, options.iterations)), "--codecs", "exact"])
+        for result in mpi:
+            for contender in result["contenders"]:
+                if contender["name"].startswith("Open MPI"):
+                    rows.append({"link": link, "library": "Open MPI", "codec": contender["name"], "bytes": size,
+                                 "seconds": 1e-6 * contender["median_us"], "low_seconds": 1e-6 * contender["best_us"]})
+    return rows
+
+
+def kind(row: dict[str, object]) -> str:
+    return "auto" if str(row["codec"]).startswith("auto") else str(row["codec"])
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """Per link and size: ms of everyone, and what auto costs beside the best that loses nothing."""
+    columns = list(dict.fromkeys(kind(row) for row in rows))
+    lines = ["| link | MiB | " + " | ".join(columns) + " | auto / best of exact and peers |",
+             "|---" * (len(columns) + 3) + "|"]
+    for link in dict.fromkeys(str(row["link"]) for row in rows):
+        for size in dict.fromkeys(row["bytes"] for row in rows if row["link"] == link):
+            here = {kind(row): row for row in rows if row["link"] == link and row["bytes"] == size}
+            cells = [f"{1e3 * here[c]['seconds']:.3g}" if c in here else "-" for c in columns]
+            plain = [here[c]["seconds"] for c in here if c == "exact" or "fp32" in c]
+            harm = f"{here['auto']['seconds'] / min(plain):.2f}" if "auto" in here and plain else "-"
+            lines.append(f"| {NAMES.get(link, link)} | {size / (1 << 20):g} | " + " | ".join(cells) + f" | {harm} |")
+    return "\n".join(lines)
+
+
+def plots(rows: list[dict[str, object]], folder: pathlib.Path) -> list[str]:
+    """Time against size for every link; speed-up over exact against the link's rate, where it crosses 1 marked."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    names = []
+    columns = list(dict.fromkeys(kind(row) for row in rows))
+    for link in dict.fromkeys(str(row["link"]) for row in rows):
+        figure, axes = pyplot.subplots(figsize=(7, 4.5))
+        for column in columns:
+            points = sorted((row["bytes"], row["seconds"]) for row in rows if row["link"] == link and kind(row) == column)
+            if points:
+                axes.loglog([b / (1 << 20) for b, _ in points], [1e3 * s for _, s in points], marker="o", ms=3, label=column)
+        axes.set(xlabel="MiB of fp32", ylabel="ms", title=f"all-reduce over {NAMES.get(link, link)}")
+        axes.legend(fontsize=8)
+        names.append(f"time-{link}.png")
+        figure.savefig(folder / names[-1], dpi=120, bbox_inches="tight")
+        pyplot.close(figure)
+    rates = [link for link in dict.fromkeys(str(row["link"]) for row in rows) if link.isdigit()]
+    if len(rates) < 2:
+        return names
+    largest = max(row["bytes"] for row in rows)
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for column in columns:
+        points = []
+        for link in sorted(rates, key=int):
+            here = {kind(row): row["seconds"] for row in rows if row["link"] == link and row["bytes"] == largest}
+            if column in here and column != "exact":
+                points.append((int(link) / 1000, here["exact"] / here[column]))
+        if not points:
+            continue
+        line = axes.loglog([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=column)[0]
+        for (x0, y0), (x1, y1) in zip(points, points[1:]):
+            if (y0 - 1) * (y1 - 1) < 0:  # straight in logarithms
+                at = math.log(y0) / (math.log(y0) - math.log(y1))
+                axes.plot([x0 * (x1 / x0) ** at], [1], "x", ms=9, color=line.get_color())
+    axes.axhline(1, color="gray", lw=0.8)
+    axes.set(xlabel="Gbit/s", ylabel="times as fast as exact", title=f"{largest / (1 << 20):g} MiB; x: where it stops paying")
+    axes.legend(fontsize=8)
+    names.append("speedup.png")
+    figure.savefig(folder / names[-1], dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
+    return names
+
+
+def about(options: argparse.Namespace, load: float) -> dict[str, object]:
+    cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.processor())
+    versions = {"tightwire": [str(pathlib.Path(options.bin) / "tightwire"), "--version"], "Open MPI": ["mpirun", "--version"],
+                "torch": ["/usr/bin/python3", "-c", "import torch; print(torch.__version__)"]}
+    tell = {name: subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()[:1]
+            for name, command in versions.items()}
+    return {"date": datetime.date.today().isoformat(), "cpu": cpu, "cores": os.cpu_count(), "kernel": platform.release(),
+            "versions": {name: lines[0] if lines else "none" for name, lines in tell.items()}, "ranks": options.ranks,
+            "rounds": options.iterations, "other_load": round(load, 3)}
+
+
+def page(facts: dict[str, object], rows: list[dict[str, object]], names: list[str]) -> str:
+    spread = sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
+    return (
+        "# All-reduce beside its peers\n\nMade by `bench/compare.py --write`; [method](../bench/METHOD.md). "
+        f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}; {facts['versions']}; {facts['ranks']} "
+        f"ranks, medians of {facts['rounds']}, ms; other processes took {100 * facts['other_load']:.1f} % of the CPU before the run; half "
+        f"of the figures have quartiles within {100 * spread[len(spread) // 2]:.0f} % of each other. Open MPI (tuned: "
+        "`MALLOC_MMAP_MAX_=0`) is measured where mpirun reaches: not in network namespaces. Links by rate are "
+        "namespaces (`bench/network.sh`); both ends run on this machine's cores.\n\n"
+        + table(rows) + "\n\n" + "\n".join(f"![{name}](figures/{name})" for name in names) + "\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build/release/bin"), help="folder of tightwire and all_reduce_bench")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--links", nargs="+", default=["memory", "loopback", "10000", "1000", "100"], help="Mbit/s, or these two")
+    parser.add_argument("--sizes", nargs="+", default=["1M", "4M", "16M", "64M"])
+    parser.add_argument("--codecs", nargs="+", default=CODECS)
+    parser.add_argument("--iterations", type=int, default=7)
+    parser.add_argument("--json", default=str(ROOT / "build/compare.json"))
+    parser.add_argument("--plots", help="folder for plots")
+    parser.add_argument("--redraw", metavar="JSON", help="measure nothing: table and plots of an earlier run")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks.md and its plots")
+    options = parser.parse_args()
+    if options.redraw:
+        rows = json.loads(pathlib.Path(options.redraw).read_text())["rows"]
+        print(table(rows))
+        if options.plots:
+            plots(rows, pathlib.Path(options.plots))
+        return
+    load = foreign_share()
+    print(f"other processes take {100 * load:.1f} % of the CPU", flush=True)
+    if options.write and load > 0.05:
+        sys.exit("compare.py: too much for figures that shall be kept; wait, or leave out --write")
+    machine, rows = Machine(options), []
+    for link in options.links:
+        rows += measure(machine, link, options)
+        print(table([row for row in rows if row["link"] == link]), flush=True)
+    facts = about(options, load)
+    pathlib.Path(options.json).write_text(json.dumps({"about": facts, "rows": rows}, indent=1) + "\n")
+    print(table(rows))
+    folder = ROOT / "docs/figures" if options.write else pathlib.Path(options.plots) if options.plots else None
+    names = plots(rows, folder) if folder else []
+    if options.write:
+        (ROOT / "docs/benchmarks.md").write_text(page(facts, rows, names))
+
+
+if __name__ == "__main__":
+    main()

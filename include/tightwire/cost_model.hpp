@@ -1,0 +1,183 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tightwire/error.hpp>
+
+namespace tightwire {
+
+/// What moving bytes costs. Links of ranks that share a node's are given for the node.
+struct LinkCost {
+  double latency_seconds = 0;   ///< of a round of messages, whatever their sizes
+  double message_seconds = 0;   ///< of the sender, for every message
+  double bytes_per_second = 0;  ///< per direction
+  /// How much of the shorter of codec work and transfer hides behind the longer: 1 where a network card moves the
+  /// bytes, 0 where the thread that encodes does.
+  double overlap = 1;
+};
+
+/// What a codec costs per byte of fp32 gradient that it is given, or makes.
+struct CodecCost {
+  double encode_seconds = 0;   ///< a contribution
+  double combine_seconds = 0;  ///< of each contribution to a sum, and of the encoded sum
+  double decode_seconds = 0;
+};
+
+/// Costs of codecs by bytes of a bucket, since in cache they are others: between two sizes that were measured they are
+/// interpolated, beyond them those of the nearest hold.
+class CodecCosts {
+ public:
+  void add(const std::string& codec, double bucket_bytes, const CodecCost& cost) {
+    points_[codec][bucket_bytes] = cost;
+  }
+
+  bool knows(const std::string& codec) const { return points_.count(codec) != 0; }
+  const std::map<std::string, std::map<double, CodecCost>>& points() const { return points_; }
+
+  /// Throws Error(invalid_argument) for a codec without a cost.
+  CodecCost at(const std::string& codec, double bucket_bytes) const {
+    const auto found = points_.find(codec);
+    if (found == points_.end())
+      throw Error(Errc::invalid_argument, "cost model: the cost of " + codec + " was not measured; calibrate with it");
+    const auto& points = found->second;
+    const auto above = points.lower_bound(bucket_bytes);
+    if (above == points.begin()) return above->second;
+    const auto below = std::prev(above);
+    if (above == points.end()) return below->second;
+    const double t = std::log(bucket_bytes / below->first) / std::log(above->first / below->first);
+    const auto between = [&](double a, double b) { return a + (b - a) * t; };
+    return {between(below->second.encode_seconds, above->second.encode_seconds),
+            between(below->second.combine_seconds, above->second.combine_seconds),
+            between(below->second.decode_seconds, above->second.decode_seconds)};
+  }
+
+ private:
+  std::map<std::string, std::map<double, CodecCost>> points_;
+};
+
+/// What one codec has to do, in bytes of fp32.
+struct CodecWork {
+  std::string codec;
+  double encoded = 0, combined = 0, decoded = 0;
+};
+
+struct Sent {
+  double messages = 0;
+  double bytes = 0;
+  Sent& operator+=(const Sent& other) {
+    messages += other.messages;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
+/// What a rank does for a bucket from one point to another where it waits for all of it. Chunks overlap within.
+struct Stage {
+  int rounds = 1;           ///< of messages that wait for each other
+  double chunks = 1;        ///< that follow each other
+  double bucket_bytes = 0;  ///< of gradient
+  Sent inside, across;      ///< to ranks of the same node, and to others
+  std::vector<CodecWork> work;
+
+  CodecWork& work_of(const std::string& codec) {
+    for (CodecWork& known : work)
+      if (known.codec == codec) return known;
+    return work.emplace_back(CodecWork{codec});
+  }
+};
+
+/// All that a rank does for a bucket, stage behind stage.
+using BucketLoad = std::vector<Stage>;
+
+/// Where ranks are, and what joins them.
+struct Cluster {
+  int ranks = 2;
+  int per_node = 1;
+  LinkCost inside;  ///< of a rank to those of its node
+  LinkCost across;  ///< of a node, shared by its ranks
+};
+
+/// A stage's parts, and what they come to.
+struct StageTime {
+  double latency = 0, wire = 0, codec = 0;
+  double seconds = 0;
+};
+
+/// Time of a stage:
+///
+///     latency  rounds x the latency of the slowest link used
+///     wire     messages x their cost + bytes / rate, across times the ranks that share the link
+///     codec    work x cost
+///     seconds  latency + max(wire, codec) + min(wire, codec) x (1 - overlap x (1 - 1 / chunks))
+///
+/// The last term is what cannot hide: of a single chunk nothing does, since it is encoded, sent and decoded in turn.
+inline StageTime time_of(const Stage& stage, const Cluster& cluster, const CodecCosts& costs) {
+  StageTime time;
+  double overlap = 1;
+  const auto use = [&](const Sent& sent, const LinkCost& link, int sharing) {
+    if (sent.messages == 0) return;
+    if (!(link.bytes_per_second > 0)) throw Error(Errc::invalid_argument, "cost model: a link needs a rate above 0");
+    time.latency = std::max(time.latency, stage.rounds * link.latency_seconds);
+    time.wire += sent.messages * link.message_seconds + sharing * sent.bytes / link.bytes_per_second;
+    overlap = std::min(overlap, link.overlap);
+  };
+  use(stage.inside, cluster.inside, 1);
+  use(stage.across, cluster.across, cluster.per_node);
+  for (const CodecWork& work : stage.work) {
+    const CodecCost cost = costs.at(work.codec, stage.bucket_bytes);
+    time.codec +=
+        work.encoded * cost.encode_seconds + work.combined * cost.combine_seconds + work.decoded * cost.decode_seconds;
+  }
+  const double hidden = overlap * (1 - 1 / std::max(stage.chunks, 1.0));
+  time.seconds = time.latency + std::max(time.wire, time.codec) + std::min(time.wire, time.codec) * (1 - hidden);
+  return time;
+}
+
+/// Seconds for a bucket.
+inline double seconds_of(const BucketLoad& bucket, const Cluster& cluster, const CodecCosts& costs) {
+  double seconds = 0;
+  for (const Stage& stage : bucket) seconds += time_of(stage, cluster, costs).seconds;
+  return seconds;
+}
+
+/// Bytes that a rank sends for a bucket, to everyone and to other nodes.
+inline Sent sent_by(const BucketLoad& bucket, bool across_only = false) {
+  Sent sent;
+  for (const Stage& stage : bucket) {
+    if (!across_only) sent += stage.inside;
+    sent += stage.across;
+  }
+  return sent;
+}
+
+/// A training step: gradients of buckets become ready, one after the other and evenly, in the last two thirds of
+/// `compute_seconds` (the backward pass takes twice as long as the forward pass); each is reduced behind the one
+/// before.
+struct StepTime {
+  double seconds = 0;
+  double communication_seconds = 0;  ///< of all buckets
+  double exposed_seconds = 0;        ///< for which the step waits
+  double communication_share() const { return seconds > 0 ? exposed_seconds / seconds : 0; }
+};
+
+inline StepTime step_time(const std::vector<double>& bucket_seconds, double compute_seconds) {
+  StepTime step;
+  const double forward = compute_seconds / 3;
+  double free = 0;
+  for (std::size_t i = 0; i < bucket_seconds.size(); ++i) {
+    const double done = static_cast<double>(i + 1) / static_cast<double>(bucket_seconds.size());
+    free = std::max(free, forward + (compute_seconds - forward) * done) + bucket_seconds[i];
+    step.communication_seconds += bucket_seconds[i];
+  }
+  step.seconds = std::max(free, compute_seconds);
+  step.exposed_seconds = step.seconds - compute_seconds;
+  return step;
+}
+
+}  // namespace tightwire

@@ -1,0 +1,165 @@
+#include <tightwire/telemetry.hpp>
+
+#include <algorithm>
+#include <iostream>
+#include <mutex>
+#include <utility>
+
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/session.hpp>
+
+#include "record_writer.hpp"
+#include "shadow.hpp"
+
+namespace tightwire {
+namespace {
+
+Error bad(const std::string& what) { return Error(Errc::invalid_argument, "telemetry: " + what); }
+
+double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
+
+std::string with_rank(std::string path, int rank) {
+  constexpr std::string_view kRank = "{rank}";
+  for (std::size_t at; (at = path.find(kRank)) != std::string::npos;)
+    path.replace(at, kRank.size(), std::to_string(rank));
+  return path;
+}
+
+}  // namespace
+
+class Telemetry::State {
+ public:
+  explicit State(TelemetryOptions options) : options_(std::move(options)) {
+    if (!(options_.warn_share >= 0)) throw bad("warn_share is below 0");
+    if (options_.warn_steps == 0) throw bad("warn_steps is 0");
+    if (options_.sample_every != 0 && options_.sample_elements == 0) throw bad("sample_elements is 0");
+    if (!options_.log) options_.log = [](const std::string& line) { std::cerr << "tightwire: " + line + "\n"; };
+  }
+
+  void sealed(const Session& session, const std::shared_ptr<Transport>& transport) {
+    if (sealed_) throw bad("it watches a Session already; every Session needs one of its own");
+    sealed_ = true;
+    const auto path = [&](const std::string& given) { return with_rank(given, session.rank()); };
+    if (!options_.json_lines.empty()) writers_.push_back(telemetry::json_lines(path(options_.json_lines)));
+    if (!options_.prometheus.empty()) writers_.push_back(telemetry::prometheus(path(options_.prometheus)));
+    if (!options_.trace.empty()) writers_.push_back(telemetry::chrome_trace(path(options_.trace)));
+    rank_ = session.rank();
+    for (auto& writer : writers_) writer->begin({session.rank(), session.size(), session.description()});
+    if (options_.sample_every != 0 && session.size() > 1)
+      shadow_.emplace(session, transport, options_.sample_every, options_.sample_elements);
+    for (BucketId id = 0; id < session.buckets(); ++id) {
+      record_.buckets.push_back({session.parameters()[session.bucket_parameters(id).front()].name, {}});
+      spans_.reserve(session.buckets());
+    }
+    sealed_at_ = step_began_ = flushed_ = Clock::now();
+  }
+
+  void started(const Session& session, const Bucket& bucket) {
+    if (!shadow_) return;
+    const std::lock_guard lock(mutex_);
+    shadow_->take_gradient(session, bucket);
+  }
+
+  void finished(const Session& session, const Bucket& bucket) {
+    const std::lock_guard lock(mutex_);
+    if (shadow_) shadow_->take_result(bucket);
+    BucketRecord& record = record_.buckets[session.bucket_of(bucket.parameters.front())];
+    record.statistics += bucket.last;
+    record.began = seconds(step_began_, bucket.operation.began);
+    record.ended = seconds(step_began_, bucket.operation.ended);
+    spans_.emplace_back(record.began, record.ended);
+  }
+
+  void step_ended(const Session& session, bool kept) {
+    const std::lock_guard lock(mutex_);
+    const TimePoint now = Clock::now();
+    record_.kept = kept;
+    record_.began = seconds(sealed_at_, step_began_);
+    record_.statistics = session.last_step();
+    record_.overlap = overlap();
+    if (shadow_) record_.sample = shadow_->end_step(session);
+    write(now);
+    if (options_.callback) options_.callback(record_);
+    warn(session);
+    for (BucketRecord& bucket : record_.buckets) {
+      bucket.statistics = {};
+      bucket.began = bucket.ended = 0;
+    }
+    spans_.clear();
+    ++record_.step;
+    step_began_ = now;
+  }
+
+ private:
+  /// Of the time with reductions under way, that in which nobody waited.
+  double overlap() {
+    std::sort(spans_.begin(), spans_.end());
+    double busy = 0, end = 0;
+    for (const auto& [from, to] : spans_) {
+      busy += std::max(0.0, to - std::max(from, end));
+      end = std::max(end, to);
+    }
+    return busy > 0 ? std::clamp(1 - record_.statistics.blocked_seconds / busy, 0.0, 1.0) : 0;
+  }
+
+  void write(TimePoint now) {
+    const bool flush = now - flushed_ > std::chrono::seconds(1);
+    if (flush) flushed_ = now;
+    for (auto writer = writers_.begin(); writer != writers_.end();) {
+      try {
+        (*writer)->step(record_);
+        if (flush) (*writer)->flush();
+        ++writer;
+      } catch (const Error& error) {
+        options_.log("rank " + std::to_string(rank_) + ": " + error.what() + "; nothing more is written to it");
+        writer = writers_.erase(writer);
+      }
+    }
+  }
+
+  void warn(const Session& session) {
+    if (warned_) return;
+    static_cast<Statistics&>(watched_) += record_.statistics;
+    watched_.step_seconds += record_.statistics.step_seconds;
+    watched_overlap_ += record_.overlap;
+    if (++watched_steps_ < options_.warn_steps) return;
+    const double overlap = watched_overlap_ / static_cast<double>(watched_steps_);
+    if (watched_.communication_share() > options_.warn_share) {
+      warned_ = true;
+      const auto percent = [](double share) { return std::to_string(static_cast<int>(100 * share + 0.5)) + " %"; };
+      options_.log("rank " + std::to_string(rank_) + ": " + percent(watched_.communication_share()) + " of the last " +
+                   std::to_string(watched_steps_) + " steps went into waiting for communication, above " +
+                   percent(options_.warn_share) + "; " +
+                   telemetry::advice(watched_, overlap, session.options().codec.spec()));
+    }
+    watched_ = {};
+    watched_overlap_ = 0;
+    watched_steps_ = 0;
+  }
+
+  TelemetryOptions options_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<telemetry::RecordWriter>> writers_;
+  std::optional<telemetry::Shadow> shadow_;
+  StepRecord record_;
+  std::vector<std::pair<double, double>> spans_;
+  TimePoint sealed_at_, step_began_, flushed_;
+  int rank_ = 0;
+  bool sealed_ = false;
+  // For the warning: steps since it was last looked.
+  StepStatistics watched_;
+  double watched_overlap_ = 0;
+  std::uint64_t watched_steps_ = 0;
+  bool warned_ = false;
+};
+
+Telemetry::Telemetry(TelemetryOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+Telemetry::~Telemetry() = default;
+void Telemetry::sealed(const Session& session, const std::shared_ptr<Transport>& transport) {
+  state_->sealed(session, transport);
+}
+void Telemetry::started(const Session& session, const Bucket& bucket) { state_->started(session, bucket); }
+void Telemetry::finished(const Session& session, const Bucket& bucket) { state_->finished(session, bucket); }
+void Telemetry::step_ended(const Session& session, bool kept) { state_->step_ended(session, kept); }
+
+}  // namespace tightwire

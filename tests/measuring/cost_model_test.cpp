@@ -1,0 +1,153 @@
+// The cost model: a hand-computed example, how time follows bytes, ranks and rates, and that it counts what plans send.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/simulation.hpp>
+
+#include "forecast.hpp"
+
+namespace tightwire {
+namespace {
+
+constexpr double kMegabyte = 1e6;
+
+std::vector<Parameter> matrix(std::int64_t rows, std::int64_t columns) {
+  return {{.name = "matrix", .shape = {rows, columns}}};
+}
+SessionOptions with(const std::string& codec) {
+  SessionOptions options;
+  options.codec = parse_codec(codec);
+  return options;
+}
+/// Codecs that run at 10 GB/s in every part.
+CodecCosts even_costs() {
+  CodecCosts costs;
+  for (const char* codec : {"exact", "bf16", "int8", "int4"})
+    costs.add(parse_codec(codec).coder(ElementType::f32)->spec(), kMegabyte, {1e-10, 1e-10, 1e-10});
+  for (const char* codec : {"topk:ratio=0.01", "powersgd:rank=4"})
+    costs.add(parse_codec(codec).spec(), kMegabyte, {3e-10, 0, 0});
+  return costs;
+}
+Cluster cluster(int ranks, int per_node, double gbit) {
+  const LinkCost across{20e-6, 1e-6, gbit / 8e-9, 1}, inside{2e-6, 1e-7, 1e10, 0.5};
+  return {ranks, per_node, inside, across};
+}
+double seconds(const std::string& codec, const Cluster& at, std::int64_t rows = 4096) {
+  double sum = 0;
+  for (const BucketLoad& load : simulate(with(codec), matrix(rows, 1024), at.ranks, at.per_node))
+    sum += seconds_of(load, at, even_costs());
+  return sum;
+}
+
+TEST(CostModel, AgreesWithAnExampleByHand) {
+  Stage stage;
+  stage.rounds = 2;
+  stage.chunks = 4;
+  stage.bucket_bytes = 4 * kMegabyte;
+  stage.across = {6, 3 * kMegabyte};
+  stage.work = {{"c", 2 * kMegabyte, 4 * kMegabyte, kMegabyte}};
+  CodecCosts costs;
+  costs.add("c", kMegabyte, {2e-9, 1e-9, 1e-9});
+  Cluster here{4, 2, {}, {50e-6, 10e-6, 1e9, 0.8}};
+  const StageTime time = time_of(stage, here, costs);
+  EXPECT_DOUBLE_EQ(time.latency, 100e-6);
+  EXPECT_DOUBLE_EQ(time.wire, 60e-6 + 2 * 3e6 / 1e9);  // two ranks share the node's link
+  EXPECT_DOUBLE_EQ(time.codec, 4e-3 + 4e-3 + 1e-3);
+  // The codec takes longer; of the wire 0.8 x 3/4 hides.
+  EXPECT_DOUBLE_EQ(time.seconds, 100e-6 + 9e-3 + 6.06e-3 * (1 - 0.8 * 0.75));
+}
+
+TEST(CostModel, CostsBetweenSizesAreInterpolatedAndBeyondHeld) {
+  CodecCosts costs;
+  costs.add("c", 1e4, {1, 10, 100});
+  costs.add("c", 1e6, {3, 30, 300});
+  EXPECT_DOUBLE_EQ(costs.at("c", 1e5).encode_seconds, 2);
+  EXPECT_DOUBLE_EQ(costs.at("c", 1e5).combine_seconds, 20);
+  EXPECT_DOUBLE_EQ(costs.at("c", 1).decode_seconds, 100);
+  EXPECT_DOUBLE_EQ(costs.at("c", 1e9).decode_seconds, 300);
+  EXPECT_THROW(costs.at("d", 1), Error);
+}
+
+TEST(CostModel, TimeRisesWithBytesAndFallsWithTheRate) {
+  for (const char* codec : {"exact", "int8", "int4", "topk:ratio=0.01", "powersgd:rank=4"}) {
+    double before = 0;
+    for (const std::int64_t rows : {64, 256, 1024, 4096, 16384}) {
+      const double now = seconds(codec, cluster(8, 1, 10), rows);
+      EXPECT_GT(now, before) << codec << " " << rows;
+      before = now;
+    }
+    before = 1e9;
+    for (const double gbit : {0.1, 1.0, 10.0, 100.0}) {
+      const double now = seconds(codec, cluster(8, 1, gbit));
+      EXPECT_LE(now, before) << codec << " " << gbit;
+      before = now;
+    }
+  }
+}
+
+TEST(CostModel, CompressionPaysOnSlowLinksAndNotOnFastOnes) {
+  const auto gain = [](double gbit) {
+    return seconds("exact", cluster(8, 1, gbit)) / seconds("int8", cluster(8, 1, gbit));
+  };
+  EXPECT_GT(gain(1), 3.8);  // nearly the ratio of bytes
+  EXPECT_LT(gain(1000), 1.05);
+  for (double gbit = 1; gbit < 1000; gbit *= 2) EXPECT_GE(gain(gbit) + 1e-9, gain(2 * gbit)) << gbit;
+}
+
+TEST(CostModel, ALaterBucketWaitsForTheOneBeforeAndForItsGradients) {
+  // Ready at 15, 20, 25, 30 ms of 30.
+  const StepTime hidden = step_time({1e-3, 1e-3, 1e-3, 1e-3}, 30e-3);
+  EXPECT_DOUBLE_EQ(hidden.seconds, 31e-3);
+  EXPECT_NEAR(hidden.communication_share(), 1.0 / 31, 1e-12);
+  const StepTime behind = step_time({10e-3, 10e-3, 10e-3, 10e-3}, 30e-3);
+  EXPECT_DOUBLE_EQ(behind.seconds, 55e-3);
+  EXPECT_DOUBLE_EQ(step_time({5e-3, 6e-3}, 0).seconds, 11e-3);
+}
+
+TEST(Simulation, CountsTheBytesAndMessagesOfThePlanItself) {
+  // 4 ranks, exact: two-shot, each chunk a contribution to 3 owners and a result to 3 peers, of a quarter each.
+  const auto loads = simulate(with("exact"), matrix(4096, 1024), 4, 1);
+  ASSERT_EQ(loads.size(), 1u);
+  const Sent sent = sent_by(loads[0]);
+  EXPECT_DOUBLE_EQ(sent.bytes, 2 * 0.75 * 4096 * 1024 * 4 + sent.messages * sizeof(FrameHeader));
+  EXPECT_DOUBLE_EQ(sent.messages, loads[0][0].chunks * 6);
+}
+
+TEST(Simulation, LevelsSendTheEncodedSizeOncePerNodeWhateverTheRanksInside) {
+  const double encoded = static_cast<double>(parse_codec("int4").coder(ElementType::f32)->wire_bytes(4096 * 1024));
+  for (const int per_node : {2, 4, 8}) {
+    SessionOptions options = with("int4");
+    options.hierarchy = Hierarchy::of_equal_nodes(4 * per_node, per_node);
+    double across = 0;
+    for (const BucketLoad& load : simulate(options, matrix(4096, 1024), 4 * per_node, per_node))
+      across += per_node * sent_by(load, true).bytes;
+    EXPECT_NEAR(across / (2 * 0.75 * encoded), 1, 0.02) << per_node;
+  }
+}
+
+TEST(Simulation, MessagesGrowNoFasterThanRanks) {
+  for (const char* codec : {"exact", "int8", "topk:ratio=0.01"}) {
+    const double few = sent_by(simulate(with(codec), matrix(4096, 1024), 64, 1)[0]).messages;
+    const double many = sent_by(simulate(with(codec), matrix(4096, 1024), 16384, 1)[0]).messages;
+    EXPECT_LE(many, few * 16383 / 63 * 1.001) << codec;
+  }
+}
+
+TEST(Forecast, RecommendsLevelsOverSharedLinksAndExactWhereTheStepHardlyWaits) {
+  const std::vector<std::string> codecs = {"exact", "bf16", "int8", "int4"};
+  const tool::Advice shared = tool::forecast(matrix(8192, 1024), codecs, {}, cluster(64, 8, 10), even_costs(), 0);
+  EXPECT_TRUE(shared.compress);
+  EXPECT_TRUE(shared.forecasts[shared.best].by_levels);
+  EXPECT_EQ(shared.forecasts[shared.best].codec, "int4:block=64");
+  EXPECT_TRUE(shared.forecasts[shared.exact].by_levels);
+  const tool::Advice idle = tool::forecast(matrix(64, 64), codecs, {}, cluster(8, 1, 100), even_costs(), 1.0);
+  EXPECT_FALSE(idle.compress);
+  EXPECT_EQ(idle.forecasts[idle.best].codec, "exact");
+  EXPECT_THROW(tool::forecast(matrix(64, 64), codecs, {}, cluster(9, 2, 10), even_costs(), 0), Error);
+}
+
+}  // namespace
+}  // namespace tightwire

@@ -1,0 +1,176 @@
+// `tightwire bench`, `plan` and `info --topology`, as a user calls them.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string output;  // standard output and standard error
+};
+
+Outcome tool(const std::string& arguments, const std::string& environment = "") {
+  const std::string command = environment + " timeout 100 '" TIGHTWIRE_TOOL "' " + arguments + " 2>&1 </dev/null";
+  Outcome outcome;
+  std::FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer{};
+  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.output.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  return outcome;
+}
+
+std::vector<nlohmann::json> json_lines(const Outcome& outcome) {
+  std::vector<nlohmann::json> rows;
+  std::istringstream lines(outcome.output);
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  return rows;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(ToolBench, EveryCodecPassesTheCheckAndFiguresFollowTheirDefinitions) {
+  std::string codecs = "topk:ratio=0.01 powersgd:rank=4 randomk:ratio=0.1 hadamard:32+int4:block=32 auto";
+  const auto known = nlohmann::json::parse(tool("info --json").output);
+  for (const auto& codec : known.at("codecs")) {
+    const std::string spec = codec.at("spec");
+    codecs += " " + spec.substr(0, spec.find(':'));
+  }
+  const Outcome outcome =
+      tool("bench -n 3 --from 1K --to 64K --factor 8 --iterations 1 --warm-up 0 --json --check --codecs " + codecs);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const auto rows = json_lines(outcome);
+  EXPECT_EQ(rows.size() % 3, 0u);
+  EXPECT_GT(rows.size(), 60u);
+  for (const auto& row : rows) {
+    const double bytes = row.at("bytes"), seconds = row.at("seconds");
+    EXPECT_NEAR(row.at("algbw_gb_per_s").get<double>(), 1e-9 * bytes / seconds, 1e-6 * bytes / seconds * 1e-9);
+    EXPECT_NEAR(row.at("busbw_gb_per_s").get<double>() / row.at("algbw_gb_per_s").get<double>(), 4.0 / 3, 1e-9);
+    EXPECT_NEAR(row.at("ratio").get<double>(), 4.0 / 3 * bytes / row.at("wire_bytes").get<double>(), 1e-6);
+    if (row.at("codec") == "exact") {
+      EXPECT_LT(row.at("error").get<double>(), 1e-6);
+    }
+    if (row.at("codec") == "int8") {
+      EXPECT_GT(row.at("error").get<double>(), 1e-3);
+    }
+  }
+}
+
+TEST(ToolBench, CheckFindsWhatIsPlanted) {
+  const std::string bench = "bench -n 2 --from 64K --to 64K --iterations 1 --codecs int8 --check ";
+  EXPECT_EQ(tool(bench).status, 0);
+  const std::vector<std::pair<std::string, std::string>> plants = {
+      {"bits", "ranks hold different bits"}, {"error", "above the bound"}, {"bytes", "and the plan says"}};
+  for (const auto& [plant, told] : plants) {
+    const Outcome outcome = tool(bench + "--plant " + plant);
+    EXPECT_EQ(outcome.status, 1) << plant;
+    EXPECT_TRUE(has(outcome.output, "65536 bytes, int8: ")) << outcome.output;
+    EXPECT_TRUE(has(outcome.output, told)) << outcome.output;
+  }
+}
+
+TEST(ToolBench, RefusesWhatMakesNoSense) {
+  for (const char* arguments : {"bench -n 2 --codecs int9", "bench -n 2 --from 1M --to 1K", "bench -n 2 --json --csv",
+                                "bench -n 0", "bench --from x"}) {
+    const Outcome outcome = tool(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;
+  }
+  EXPECT_TRUE(has(tool("bench -n 2 --codecs int9").output, "int9"));
+  const Outcome other = tool("bench -n 3 --from 1K --to 1K",
+                             "TIGHTWIRE_RANK=0 TIGHTWIRE_WORLD_SIZE=2 "
+                             "TIGHTWIRE_RENDEZVOUS=tcp://127.0.0.1:9 "
+                             "TIGHTWIRE_JOB_KEY=k");
+  EXPECT_EQ(other.status, 2);
+  EXPECT_TRUE(has(other.output, "3 ranks in a job of 2")) << other.output;
+}
+
+TEST(ToolBench, RanksOfTheLauncherAreItsRanksAndOneRankAloneWorks) {
+  const Outcome outcome = tool("run -n 2 --quiet -- '" TIGHTWIRE_TOOL "' bench --from 1K --to 1K --csv --iterations 1");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 5) << outcome.output;  // head, four codecs
+  EXPECT_TRUE(has(outcome.output, "bytes,elements,codec,seconds"));
+  EXPECT_EQ(tool("bench --from 1K --to 1K --iterations 1 --check").status, 0);
+}
+
+TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
+  const std::string file =
+      (std::filesystem::temp_directory_path() / (std::to_string(::getpid()) + "-calibration.json")).string();
+  const Outcome bench = tool("bench -n 2 --iterations 1 --codecs exact int8 --calibrate " + file);
+  EXPECT_EQ(bench.status, 0) << bench.output;
+  const Outcome plan = tool("plan --bytes 100M --codecs exact int8 --json --calibration " + file +
+                            " --ranks 2,8,1024,16384 --per-node 1,8 --across-gbit 1 --across-latency-us 50");
+  std::filesystem::remove(file);
+  ASSERT_EQ(plan.status, 0) << plan.output;
+  const auto all = nlohmann::json::parse(plan.output);
+  ASSERT_EQ(all.size(), 7u);  // of 2 ranks there are no nodes of 8
+  for (const auto& one : all) {
+    if (one.at("ranks") == one.at("per_node")) continue;  // has no slow link
+    EXPECT_TRUE(one.at("use").at("compress").get<bool>()) << one;
+    EXPECT_EQ(one.at("use").at("codec"), "int8:block=256");
+    const double ranks = one.at("ranks"), bytes = one.at("schemes")[0].at("rank_bytes");
+    // At least what a sum over ranks takes.
+    EXPECT_GE(bytes, 2 * (ranks - 1) / ranks * 100 * (1 << 20));
+  }
+}
+
+TEST(ToolPlan, NamesWhatIsMissingOrWrong) {
+  const std::vector<std::pair<std::string, std::string>> calls = {
+      {"plan", "--bytes"},
+      {"plan --bytes 1M", "--across-gbit"},
+      {"plan /nowhere/model --across-gbit 1", "/nowhere/model"},
+      {"plan --bytes 1M --calibration /nowhere/c", "/nowhere/c"},
+      {"plan --bytes 1M --across-gbit 1 --codecs auto", "auto"},
+      {"plan --bytes 1M --across-gbit 1 --codecs int9", "int9"},
+      {"plan --bytes 1M --across-gbit -1", "--across-gbit"},
+      {"plan --bytes 1M --across-gbit 1 --ranks 20000", "--ranks"}};
+  for (const auto& [arguments, told] : calls) {
+    const Outcome outcome = tool(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;
+    EXPECT_TRUE(has(outcome.output, told)) << arguments << ": " << outcome.output;
+  }
+}
+
+TEST(ToolTopology, TellsWhatThisMachineHasAndWhatItLacks) {
+  const Outcome outcome = tool("info --topology --json");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto here = nlohmann::json::parse(outcome.output);
+  EXPECT_TRUE(here.at("processors").contains("missing") || here.at("processors").at("threads") > 0);
+  bool loopback = false;
+  for (const auto& device : here.at("network")) loopback = loopback || device.at("name") == "lo";
+  EXPECT_TRUE(loopback);
+  EXPECT_TRUE(!here.at("gpus").empty() || has(here.at("gpus_missing"), "NV"));
+  EXPECT_TRUE(has(tool("info --topology").output, "one rank"));
+}
+
+TEST(ToolTopology, ShowsLinksOfGpusAsTheDriverHasThem) {
+  const auto here =
+      nlohmann::json::parse(tool("info --topology --json", "LD_LIBRARY_PATH='" TIGHTWIRE_FAKE_NVML "'").output);
+  ASSERT_EQ(here.at("gpus").size(), 3u);
+  EXPECT_EQ(here.at("gpus")[0].at("name"), "Fake 0");
+  EXPECT_EQ(here.at("gpus")[0].at("to"), (nlohmann::json{"X", "NV4", "SYS"}));
+  EXPECT_EQ(here.at("gpus")[1].at("to"), (nlohmann::json{"NV4", "X", "SYS"}));
+  EXPECT_EQ(here.at("gpus")[2].at("to"), (nlohmann::json{"SYS", "SYS", "X"}));
+}
+
+TEST(ToolTopology, InAJobTellsOnceWhoSharesANode) {
+  const Outcome outcome = tool("run -n 3 --quiet -- '" TIGHTWIRE_TOOL "' info --topology");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "job         3 ranks")) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "node 0    ranks 0 1 2")) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "hierarchy   none: all ranks share a node")) << outcome.output;
+  EXPECT_EQ(outcome.output.find("processors"), outcome.output.rfind("processors"));
+}
+
+}  // namespace

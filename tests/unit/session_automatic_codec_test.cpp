@@ -1,0 +1,134 @@
+// codec=auto: the same on ranks that measure otherwise, exact where compression does not pay, and ranks that were not
+// all asked for it are found.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/session.hpp>
+
+#include "support/ranks.hpp"
+#include "support/wrapping_transport.hpp"
+
+namespace tightwire::testing::session_automatic_codec {
+namespace {
+
+/// A link of some rate: a round is done no sooner than its bytes would have been there, one message after the other.
+class SlowTransport final : public WrappingTransport {
+ public:
+  SlowTransport(std::shared_ptr<Transport> inner, double bytes_per_second)
+      : WrappingTransport(std::move(inner)), seconds_per_byte_(1 / bytes_per_second) {}
+  Ticket post(std::span<const Message> round) override {
+    double bytes = 0;
+    for (const Message& message : round)
+      if (message.kind == Message::Kind::send) bytes += static_cast<double>(message.bytes);
+    const auto delay =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bytes * seconds_per_byte_));
+    free_ = std::max(free_, Clock::now()) + delay;
+    std::this_thread::sleep_until(free_);
+    return WrappingTransport::post(round);
+  }
+
+ private:
+  double seconds_per_byte_;
+  TimePoint free_{};
+};
+
+std::vector<std::string> descriptions(const Transports& transports, std::int64_t rows) {
+  std::vector<std::string> descriptions(transports.size());
+  run_all(transports, [&](const std::shared_ptr<Transport>& transport) {
+    Session session(transport, {.codec = Auto{}});
+    session.add("matrix", {rows, 1024});
+    session.seal();
+    EXPECT_FALSE(session.options().codec.automatic());
+    std::vector<float> gradient(static_cast<std::size_t>(rows) * 1024, 1.0f);
+    session.all_reduce(gradient);
+    EXPECT_TRUE(session.commit());
+    EXPECT_EQ(gradient.back(), 1.0f);
+    descriptions[static_cast<std::size_t>(transport->rank())] = session.description();
+  });
+  return descriptions;
+}
+
+TEST(AutomaticCodec, TakesLessBytesOnASlowLinkAndTheSameOnRanksThatMeasureOtherwise) {
+  Transports transports;
+  double rate = 4e7;
+  for (auto& inner : local::make(2)) transports.push_back(std::make_shared<SlowTransport>(inner, rate *= 2));
+  const auto all = descriptions(transports, 512);
+  EXPECT_EQ(all[0], all[1]);
+  EXPECT_TRUE(contains(all[0], "int4"));
+}
+
+TEST(AutomaticCodec, StaysExactWhereThereIsLittleToGain) {
+  const auto all = descriptions(local::make(2), 2);
+  EXPECT_EQ(all[0], all[1]);
+  EXPECT_TRUE(contains(all[0], "exact"));
+}
+
+TEST(AutomaticCodec, OneRankAloneIsExact) { EXPECT_TRUE(contains(descriptions(local::make(1), 64)[0], "exact")); }
+
+TEST(AutomaticCodec, GainsMustBeWorthIt) {
+  using detail::choose_by_time;
+  EXPECT_EQ(choose_by_time({1.0, 0.95, 0.91, 0.92}), 0u);
+  EXPECT_EQ(choose_by_time({1.0, 0.8, 0.75, 0.7}), 3u);
+  EXPECT_EQ(choose_by_time({1.0, 0.5, 0.49, 0.48}), 1u);
+  EXPECT_EQ(choose_by_time({50e-6, 31e-6, 31e-6, 31e-6}), 0u);  // a microsecond here or there
+}
+
+TEST(AutomaticCodec, ARankThatWasGivenACodecIsFound) {
+  const auto outcomes = run_each(local::make(2), [](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options;
+    if (transport->rank() == 1) options.codec = Auto{};
+    Session session(transport, options);
+    session.add("matrix", {64, 64});
+    session.seal();
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(static_cast<int>(*outcome.error), static_cast<int>(Errc::mismatch)) << outcome.message;
+    EXPECT_TRUE(contains(outcome.message, "rank 1 has codec auto"));
+  }
+}
+
+TEST(AutomaticCodec, ARuleCannotAskForIt) {
+  SessionOptions options;
+  options.policy.rules = {{.name = "matrix", .codec = Auto{}}};
+  Session session(local::make(1).front(), options);
+  session.add("matrix", {64, 64});
+  EXPECT_ERROR(session.seal(), Errc::unsupported, "SessionOptions::codec");
+}
+
+TEST(AutomaticCodec, IsReadFromText) {
+  EXPECT_TRUE(parse_codec("auto").automatic());
+  EXPECT_EQ(parse_codec("auto").spec(), "auto");
+  EXPECT_ERROR(parse_codec("auto:fast"), Errc::invalid_argument, "auto:fast");
+}
+
+TEST(Calibration, TellsCostsOfEveryCodecAndExplainsItsTrials) {
+  std::vector<Calibration> all(2);
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    all[static_cast<std::size_t>(transport->rank())] =
+        calibrate<Session>(transport, {}, {Codec{}, Int8{}, TopK{}, PowerSgd{}}, {1 << 16, 1 << 20}, 1.0, 2);
+  });
+  const Calibration& one = all[0];
+  EXPECT_EQ(one.link.bytes_per_second, all[1].link.bytes_per_second);
+  EXPECT_GT(one.link.bytes_per_second, 0);
+  EXPECT_GT(one.link.latency_seconds, 0);
+  ASSERT_EQ(one.trials.size(), 8u);
+  for (std::size_t i = 0; i < one.trials.size(); ++i) {
+    EXPECT_GT(one.trials[i].seconds, 0);
+    EXPECT_EQ(one.trials[i].seconds, all[1].trials[i].seconds);
+  }
+  for (const char* codec : {"int8:block=256", "topk:ratio=0.01", "powersgd:rank=4"}) {
+    EXPECT_TRUE(one.costs.knows(codec)) << codec;
+    EXPECT_GT(one.costs.at(codec, 1e6).encode_seconds, 0) << codec;
+  }
+  EXPECT_ERROR(measure_link(*local::make(1).front()), Errc::invalid_argument, "one rank");
+}
+
+}  // namespace
+}  // namespace tightwire::testing::session_automatic_codec

@@ -1,0 +1,264 @@
+// Telemetry: what it writes is what the Session measured, in files that their readers understand; it warns once; and
+// the error it samples is the error.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/session.hpp>
+#include <tightwire/telemetry.hpp>
+
+#include "support/model.hpp"
+#include "support/ranks.hpp"
+
+namespace tightwire::testing::session_telemetry {
+namespace {
+
+/// A folder that is gone at the end.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "telemetry-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) ADD_FAILURE() << "mkdtemp";
+    path_ = pattern;
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream all;
+  all << file.rdbuf();
+  return all.str();
+}
+std::vector<nlohmann::json> lines(const std::string& path) {
+  std::vector<nlohmann::json> all;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) all.push_back(nlohmann::json::parse(line));
+  return all;
+}
+
+Model model() {
+  return {{"first \"layer\"", {64, 64}, ElementType::f32, Int4{}},
+          {"second", {40, 70}, ElementType::bf16, Int8{}},
+          {"bias", {33}, ElementType::f32, Codec{}}};
+}
+
+/// Steps of a Session with telemetry on every rank; `look` is called behind the last one.
+template <class Look>
+void watch(int ranks, const TelemetryOptions& telemetry, int steps, const Look& look, bool bucket_each = true) {
+  run_all(ranks, [&](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options;
+    options.bucket_bytes = bucket_each ? 1 : options.bucket_bytes;
+    options.observer = std::make_shared<Telemetry>(telemetry);
+    const Model parameters = model();
+    {
+      const auto session = sealed_session(transport, parameters, options);
+      Gradients gradients(parameters);
+      for (int step = 0; step < steps; ++step) {
+        gradients.fill_bell(static_cast<std::uint64_t>(100 * step + transport->rank()));
+        session->all_reduce(gradients.pointers());
+        step == 1 ? session->rollback() : static_cast<void>(session->commit());
+      }
+      look(*session);
+    }
+  });
+}
+
+TEST(Telemetry, JsonLinesParseAndAddUpToTheStatistics) {
+  const Folder folder;
+  StepStatistics total;
+  watch(2, {.json_lines = folder.file("{rank}.jsonl"), .sample_every = 4}, 9, [&](const Session& session) {
+    if (session.rank() == 1) total = session.total();
+  });
+  const auto all = lines(folder.file("1.jsonl"));
+  ASSERT_EQ(all.size(), 10u);
+  EXPECT_EQ(all[0]["session"]["rank"], 1);
+  EXPECT_NE(all[0]["session"]["description"].get<std::string>().find("first \"layer\""), std::string::npos);
+  std::uint64_t sent = 0, of_buckets = 0, calls = 0;
+  double encode = 0, blocked = 0, step = 0, wire_of_buckets = 0;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    EXPECT_EQ(all[i]["step"], i - 1);
+    EXPECT_EQ(all[i]["kept"], i != 2);
+    EXPECT_EQ(all[i].contains("sample"), i % 4 == 0);
+    sent += all[i]["sent_bytes"].get<std::uint64_t>();
+    calls += all[i]["reductions"].get<std::uint64_t>();
+    encode += all[i]["encode_seconds"].get<double>();
+    blocked += all[i]["blocked_seconds"].get<double>();
+    step += all[i]["step_seconds"].get<double>();
+    ASSERT_EQ(all[i]["buckets"].size(), 3u);
+    EXPECT_EQ(all[i]["buckets"][0]["name"], "first \"layer\"");
+    for (const auto& bucket : all[i]["buckets"]) {
+      of_buckets += bucket["sent_bytes"].get<std::uint64_t>();
+      wire_of_buckets += bucket["wire_seconds"].get<double>();
+      EXPECT_LE(bucket["began"].get<double>(), bucket["ended"].get<double>());
+    }
+  }
+  EXPECT_EQ(sent, total.sent_bytes);
+  EXPECT_EQ(of_buckets, total.sent_bytes);
+  EXPECT_EQ(calls, total.calls);
+  EXPECT_NEAR(encode, total.encode_seconds, 1e-9);
+  EXPECT_NEAR(blocked, total.blocked_seconds, 1e-9);
+  EXPECT_NEAR(step, total.step_seconds, 1e-9);
+  EXPECT_NEAR(wire_of_buckets, total.wire_seconds, 1e-9);
+}
+
+TEST(Telemetry, TheTraceIsJsonAndHasEveryReduction) {
+  const Folder folder;
+  watch(2, {.trace = folder.file("trace-{rank}.json")}, 5, [](const Session&) {});
+  const auto trace = nlohmann::json::parse(content(folder.file("trace-0.json")));
+  std::size_t steps = 0, reductions = 0;
+  for (const auto& event : trace) {
+    if (event["ph"] != "X") continue;
+    EXPECT_GE(event["dur"].get<double>(), 0);
+    ++(event["tid"] == 0 ? steps : reductions);
+  }
+  EXPECT_EQ(steps, 5u);
+  EXPECT_EQ(reductions, 15u);
+}
+
+TEST(Telemetry, PrometheusFileHasTheCounters) {
+  const Folder folder;
+  std::uint64_t sent = 0;
+  watch(2, {.prometheus = folder.file("{rank}.prom")}, 6, [&](const Session& session) {
+    if (session.rank() == 0) sent = session.total().sent_bytes;
+  });
+  const std::string text = content(folder.file("0.prom"));
+  EXPECT_TRUE(contains(text, "# TYPE tightwire_sent_bytes_total counter\ntightwire_sent_bytes_total{rank=\"0\"} " +
+                                 std::to_string(sent) + "\n"));
+  EXPECT_TRUE(contains(text, "tightwire_steps_total{rank=\"0\"} 6\n"));
+  EXPECT_TRUE(contains(text, "tightwire_steps_rolled_back_total{rank=\"0\"} 1\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("0.prom.draft")));
+}
+
+TEST(Telemetry, TheSampledErrorIsTheErrorAndSamplesTakeTurns) {
+  std::vector<SampleRecord> samples;
+  TelemetryOptions options{.callback = {}, .sample_every = 2, .sample_elements = 3000};
+  std::mutex mutex;
+  options.callback = [&](const StepRecord& record) {
+    const std::lock_guard lock(mutex);
+    if (record.sample) samples.push_back(*record.sample);
+  };
+  // Both ranks add theirs; the mean and its error are the same on both.
+  watch(2, options, 6, [](const Session&) {});
+  ASSERT_EQ(samples.size(), 6u);
+  for (const SampleRecord& sample : samples) {
+    EXPECT_GT(sample.gradient_norm, 0);
+    if (sample.parameter == "bias") {
+      EXPECT_LT(sample.error, 1e-6);
+      EXPECT_EQ(sample.residual_norm, 0);
+      EXPECT_EQ(sample.elements, 33u);
+      continue;
+    }
+    const bool int4 = sample.parameter == "first \"layer\"";
+    EXPECT_GT(sample.error, int4 ? 0.03 : 0.002) << sample.parameter;
+    EXPECT_LT(sample.error, int4 ? 0.3 : 0.03) << sample.parameter;
+    EXPECT_EQ(sample.elements, int4 ? 3000u : 2800u);
+    EXPECT_GT(sample.residual_norm, 0);
+  }
+  for (const char* name : {"first \"layer\"", "second", "bias"})
+    EXPECT_EQ(std::count_if(samples.begin(), samples.end(), [&](const auto& s) { return s.parameter == name; }), 2)
+        << name;
+}
+
+TEST(Telemetry, WarnsOnceAboveTheShareAndNotBelow) {
+  for (const double share : {0.0, 1.0}) {
+    std::mutex mutex;
+    std::vector<std::string> told;
+    TelemetryOptions options{.warn_share = share, .warn_steps = 3, .sample_every = 0};
+    options.log = [&](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      told.push_back(line);
+    };
+    watch(2, options, 12, [](const Session&) {});
+    if (share == 1.0) {
+      EXPECT_TRUE(told.empty());
+      continue;
+    }
+    ASSERT_EQ(told.size(), 2u);  // one per rank
+    for (const std::string& line : told) {
+      EXPECT_TRUE(contains(line, "of the last 3 steps went into waiting for communication, above 0 %"));
+      EXPECT_TRUE(contains(line, "tightwire plan"));
+    }
+  }
+}
+
+TEST(Telemetry, OverlapIsWhatNobodyWaitedFor) {
+  std::vector<double> overlaps;
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    TelemetryOptions telemetry{.sample_every = 0};
+    if (transport->rank() == 0)
+      telemetry.callback = [&](const StepRecord& record) { overlaps.push_back(record.overlap); };
+    SessionOptions options;
+    options.observer = std::make_shared<Telemetry>(telemetry);
+    Session session(transport, options);
+    session.add("matrix", {1024, 1024});
+    session.seal();
+    std::vector<float> gradient(1024 * 1024, 1.0f);
+    session.all_reduce(gradient);
+    session.commit();
+    void* data[] = {gradient.data()};
+    Handle handle = session.start(0, data);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // another's backward pass
+    handle.wait();
+    session.commit();
+  });
+  ASSERT_EQ(overlaps.size(), 2u);
+  EXPECT_LT(overlaps[0], 0.2);
+  EXPECT_GT(overlaps[1], 0.8);
+}
+
+TEST(Telemetry, RefusesWhatCannotBe) {
+  EXPECT_ERROR(Telemetry({.warn_share = -1}), Errc::invalid_argument, "warn_share");
+  EXPECT_ERROR(Telemetry({.warn_steps = 0}), Errc::invalid_argument, "warn_steps");
+  SessionOptions options;
+  options.observer = std::make_shared<Telemetry>(TelemetryOptions{.json_lines = "/nowhere/steps"});
+  Session session(local::make(1).front(), options);
+  session.add("matrix", {4, 4});
+  EXPECT_ERROR(session.seal(), Errc::invalid_argument, "/nowhere/steps");
+  options.observer = std::make_shared<Telemetry>(TelemetryOptions{});
+  Session first(local::make(1).front(), options), second(local::make(1).front(), options);
+  first.add("matrix", {4, 4});
+  second.add("matrix", {4, 4});
+  first.seal();
+  EXPECT_ERROR(second.seal(), Errc::invalid_argument, "one of its own");
+}
+
+TEST(Telemetry, AFileThatFailsIsGivenUpAndToldAndTrainingGoesOn) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  std::vector<std::string> told;
+  TelemetryOptions options{.trace = "/dev/full", .warn_share = 1, .sample_every = 0};
+  options.log = [&](const std::string& line) { told.push_back(line); };
+  SessionOptions with;
+  with.observer = std::make_shared<Telemetry>(options);
+  Session session(local::make(1).front(), with);
+  session.add("matrix", {4, 4});
+  session.seal();
+  std::vector<float> gradient(16, 1.0f);
+  for (int step = 0; step < 200; ++step) {
+    session.all_reduce(gradient);
+    session.commit();
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(contains(told[0], "/dev/full"));
+  EXPECT_EQ(session.steps(), 200u);
+}
+
+}  // namespace
+}  // namespace tightwire::testing::session_telemetry

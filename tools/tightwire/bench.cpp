@@ -1,0 +1,142 @@
+#include "bench.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/rendezvous.hpp>
+
+#include "bench_rows.hpp"
+#include "calibration_file.hpp"
+#include "launcher/launcher.hpp"
+#include "measurement.hpp"
+#include "run.hpp"
+#include "transports.hpp"
+
+namespace tightwire::tool {
+namespace {
+
+std::vector<std::uint64_t> sizes_of(const BenchOptions& options) {
+  std::vector<std::uint64_t> sizes;
+  for (double bytes = static_cast<double>(options.from_bytes); bytes <= static_cast<double>(options.to_bytes) * 1.0001;
+       bytes *= options.factor) {
+    sizes.push_back(static_cast<std::uint64_t>(std::llround(bytes)) / sizeof(float) * sizeof(float));
+    if (options.factor <= 1) break;
+  }
+  return sizes;
+}
+
+int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
+  const bool tell = transport->rank() == 0;
+  if (tell && options.csv) std::cout << csv_head();
+  if (tell && !options.csv && !options.json) std::cout << table_head(*transport, options);
+  int failed = 0;
+  for (const std::uint64_t bytes : sizes_of(options))
+    for (const BenchRow& row : measure_size(transport, options, bytes)) {
+      if (tell) std::cout << (options.json ? as_json(row) : options.csv ? as_csv(row) : as_table(row)) << std::flush;
+      if (!options.check) continue;
+      for (const std::string& failure : failures_of(row)) {
+        ++failed;
+        if (tell) std::cerr << "tightwire bench: " << failure << std::endl;
+      }
+    }
+  if (tell && options.check && !options.json && !options.csv)
+    std::cout << "# check: " << (failed == 0 ? "bits, errors and wire bytes are as they must be" : "failed") << '\n';
+  return failed == 0 ? 0 : 1;
+}
+
+int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
+  const Calibration calibration = calibrate_job(transport, options);
+  if (transport->rank() != 0) return 0;
+  write_calibration(options.calibrate, calibration, transport->describe());
+  std::cout << as_text(calibration) << "written to " << options.calibrate << '\n';
+  return 0;
+}
+
+int run_as_rank(const BenchOptions& options, const Rendezvous& rendezvous) {
+  const std::shared_ptr<Transport> transport = open_transport(rendezvous);
+  if (options.pin) bench::pin_to_core(transport->rank());
+  return options.calibrate.empty() ? measure_all(transport, options) : calibrate_all(transport, options);
+}
+
+/// This program again, with the same arguments, as ranks of a job on this machine.
+int start_ranks(const BenchOptions& options, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), std::filesystem::read_symlink("/proc/self/exe").string());
+  LaunchOptions job;
+  job.ranks = options.ranks;
+  job.command = std::move(arguments);
+  job.report = [](const std::string& line) { std::cerr << "tightwire: " + line + "\n"; };
+  return launch(job);
+}
+
+int run_bench(const BenchOptions& options, const std::vector<std::string>& arguments) {
+  const Rendezvous rendezvous = rendezvous::environment();
+  const bool in_job = rendezvous.size > 1 || std::getenv("TIGHTWIRE_RANK") != nullptr;
+  if (in_job && options.ranks != 0 && options.ranks != rendezvous.size)
+    throw Error(Errc::invalid_argument, "-n asks for " + std::to_string(options.ranks) + " ranks in a job of " +
+                                            std::to_string(rendezvous.size));
+  for (const std::string& codec : options.codecs) parse_codec(codec);  // told once, before ranks start
+  if (options.calibrate.empty() && options.from_bytes > options.to_bytes)
+    throw Error(Errc::invalid_argument,
+                "--from " + std::to_string(options.from_bytes) + " is above --to " + std::to_string(options.to_bytes));
+  if (!in_job && options.ranks != 0) return start_ranks(options, arguments);
+  return run_as_rank(options, rendezvous);
+}
+
+void add_options(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("-n,--ranks", options.ranks, "Start this many ranks here; none within mpirun, srun, tightwire run")
+      ->check(CLI::Range(1, 4096));
+  bench.add_option("-b,--from", options.from_bytes, "Smallest size of the fp32 gradient: 8, 64K, 1M")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 40))
+      ->capture_default_str();
+  bench.add_option("-e,--to", options.to_bytes, "Largest size")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 40))
+      ->capture_default_str();
+  bench.add_option("-f,--factor", options.factor, "From one size to the next")
+      ->check(CLI::Range(1.1, 1e6))
+      ->capture_default_str();
+  bench.add_option("-c,--codecs", options.codecs, "Codecs, separated by spaces; exact is always there")
+      ->capture_default_str();
+  bench.add_option("--warm-up", options.warm_up, "Rounds that do not count")->check(CLI::Range(0, 100000));
+  bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
+  bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");
+  bench.add_flag("--over-nodes", options.over_nodes, "By levels: inside nodes exact, across them with the codec");
+  bench.add_flag("!--no-pin", options.pin, "Do not bind ranks to cores");
+  auto* json = bench.add_flag("--json", options.json, "One JSON object per line");
+  bench.add_flag("--csv", options.csv, "Comma-separated")->excludes(json);
+  bench.add_flag("--check", options.check,
+                 "Fail where ranks hold different bits, an error is above its bound, or wire bytes are not the plan's");
+  bench.add_option("--plant", options.plant, "To test --check: make this wrong on rank 0")
+      ->check(CLI::IsMember({"bits", "error", "bytes"}));
+  bench.add_option("--calibrate", options.calibrate, "Measure what links and codecs cost, for tightwire plan")
+      ->type_name("FILE");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, const std::vector<std::string>& arguments, int& status) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure all-reduce by size and codec between ranks");
+  const auto options = std::make_shared<BenchOptions>();
+  add_options(*bench, *options);
+  bench->footer(
+      "Examples: tightwire bench -n 4 --from 8 --to 256M --factor 2 --codecs exact int8 topk:ratio=0.01\n"
+      "          mpirun -np 2 tightwire bench --check\n"
+      "          tightwire bench -n 2 --calibrate here.json");
+  bench->callback([options, &arguments, &status] {
+    try {
+      status = run_bench(*options, arguments);
+    } catch (const Error& error) {
+      std::cerr << std::string("tightwire bench: ") + error.what() + "\n";
+      status = error.code() == Errc::invalid_argument ? 2 : 1;
+    }
+  });
+}
+
+}  // namespace tightwire::tool

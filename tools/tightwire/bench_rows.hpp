@@ -1,0 +1,66 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tightwire/calibration.hpp>
+#include <tightwire/core_codecs.hpp>
+#include <tightwire/transport.hpp>
+
+namespace tightwire::tool {
+
+struct BenchOptions {
+  int ranks = 0;  ///< to start; 0: those of the job we are in
+  std::uint64_t from_bytes = 8;
+  std::uint64_t to_bytes = std::uint64_t{64} << 20;
+  double factor = 4;
+  std::vector<std::string> codecs = {"exact", "bf16", "int8", "int4"};
+  int warm_up = 2;
+  int iterations = 11;
+  bool feedback = true;
+  bool over_nodes = false;
+  bool pin = true;
+  bool json = false;
+  bool csv = false;
+  bool check = false;
+  std::string plant;      ///< what to make wrong on rank 0: "", bits, error, bytes
+  std::string calibrate;  ///< file to write
+};
+
+/// One size with one codec. bench/METHOD.md defines the figures.
+struct BenchRow {
+  std::uint64_t bytes = 0;
+  std::uint64_t elements = 0;
+  std::string codec;
+  double seconds = 0, low_seconds = 0, high_seconds = 0;  ///< median and quartiles
+  double algorithm_gb_per_s = 0, bus_gb_per_s = 0;
+  std::uint64_t wire_bytes = 0;
+  std::uint64_t planned_bytes = 0;  ///< 0: depends on the gradients
+  double ratio = 0;
+  double speedup = 0;
+  double error = 0, error_bound = 0;
+  bool same_bits = true;
+};
+
+/// All codecs at one size. Collective; figures are equal on all ranks.
+std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, const BenchOptions& options,
+                                   std::uint64_t bytes);
+
+/// Links and codecs of a job. Collective.
+Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const BenchOptions& options);
+
+/// Codecs on this CPU, between two ranks of this process.
+CodecCosts costs_here(const std::vector<std::string>& codecs);
+
+/// What `--check` finds wrong in a row, one line each.
+std::vector<std::string> failures_of(const BenchRow& row);
+
+std::string table_head(const Transport& transport, const BenchOptions& options);
+std::string as_table(const BenchRow& row);
+std::string csv_head();
+std::string as_csv(const BenchRow& row);
+std::string as_json(const BenchRow& row);
+
+}  // namespace tightwire::tool
