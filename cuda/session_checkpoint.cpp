@@ -53,16 +53,13 @@ std::vector<std::byte> Session::State::save() {
 void Session::State::restore(std::span<const std::span<const std::byte>> states, bool own_only) {
   require_between_steps("restore");
   OnHost on_host(memory_, residuals_, transport_->rank());
-  tightwire::detail::Restoring restoring =
-      tightwire::detail::agree_on_state(*host_, host_->next_channel(), memory_view(), states, own_only);
-  closing([&] {
-    restoring.apply(memory_);
-    on_host.bring_back();
-  });
-  steps_ = restoring.counters().steps;
-  committed_ = restoring.counters().committed;
-  rollbacks_ = static_cast<std::uint8_t>(restoring.counters().rollbacks);
-  for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restoring.sequence(id);
+  const tightwire::detail::Restored restored =
+      tightwire::detail::restore(*host_, host_->next_channel(), memory_view(), states, own_only, memory_);
+  closing([&] { on_host.bring_back(); });
+  steps_ = restored.counters.steps;
+  committed_ = restored.counters.committed;
+  rollbacks_ = static_cast<std::uint8_t>(restored.counters.rollbacks);
+  for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restored.sequences[id];
 }
 
 }  // namespace tightwire::cuda

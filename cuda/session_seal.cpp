@@ -31,6 +31,8 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
               ", but a bucket is exchanged in whole rounds; leave it 0");
   if (options_.momentum) throw unsupported("momentum correction is not on devices");
   if (options_.hierarchy) throw unsupported("hierarchies are not on devices");
+  if (options_.codec.automatic()) throw unsupported("codec auto is not on devices; name one");
+  if (options_.observer) throw unsupported("observers, such as Telemetry, are not on devices");
   if (static_cast<std::size_t>(transport_->size()) > Coder::kMostSources)
     throw unsupported(std::to_string(transport_->size()) + " ranks, of which a kernel sums no more than " +
                       std::to_string(Coder::kMostSources));

@@ -9,7 +9,7 @@
 
 #include <tightwire/agreement.hpp>
 #include <tightwire/bucket_planning.hpp>
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/cuda_session.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/session_description.hpp>

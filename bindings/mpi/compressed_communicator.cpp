@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/mpi.hpp>
 #include <tightwire/session.hpp>
 

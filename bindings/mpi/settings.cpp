@@ -5,6 +5,8 @@
 #include <charconv>
 #include <sstream>
 
+#include <tightwire/core_codecs.hpp>
+
 #include "../c/session_specification.hpp"
 
 namespace tightwire::mpi {

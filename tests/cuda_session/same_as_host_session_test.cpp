@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "device_steps.hpp"
 

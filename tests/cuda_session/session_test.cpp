@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "device_steps.hpp"
 #include "emulated.hpp"

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/core_codecs.hpp>
 
 #include "call.hpp"
 #include "communicator.hpp"
