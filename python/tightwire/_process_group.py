@@ -77,7 +77,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._group_name = ""
         self._in_backward = False
         self._seen: Counter[Hashable] = Counter()  # tensors of a kind in this backward pass
-        self._works: dict[Hashable, Work] = {}  # C++ holds half of them only
+        self._works: dict[Hashable, Work] = {}  # of which DistributedDataParallel, in C++, holds no more than half
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._slots)
 
     def getBackendName(self) -> str:
@@ -134,16 +134,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         backward = self._enter_backward()
         words = f"{codec} operation={operation}" + ("" if backward else " feedback=off")
         key = self._key(backward, "reduce_scatter", whole, operation)
-        work = self._works[key] = reduce_scatter(self._slots, key, words, output, whole)
-        return work
+        return reduce_scatter(self._slots, key, words, output, whole)
 
     def _allgather_base(self, whole: torch.Tensor, part: torch.Tensor, options: Any = None) -> Any:
         codec = self.settings.all_gather
         if codec is None or not self._is_large(whole) or not is_part(part, whole, self._size):
             return self._exact._allgather_base(whole, part)
         key = self._key(False, "all_gather", whole, "")
-        work = self._works[key] = all_gather(self._slots, key, f"{codec} feedback=off", whole, part)
-        return work
+        return all_gather(self._slots, key, f"{codec} feedback=off", whole, part)
 
     def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
         """FSDP gathers so on CPUs: into pieces of one tensor."""

@@ -16,17 +16,21 @@ class Work(_BaseWork):  # type: ignore[misc]
     def __init__(self, result: list[torch.Tensor]) -> None:
         super().__init__()
         self._tensors = result
-        self._future: Future[list[torch.Tensor]] = Future()
         self._error: Optional[Error] = None
+        self._ended: Future[None] = Future()
+        # Not set_exception, whose exception a reader in C++, as DistributedDataParallel, would take for the result.
+        self._future: Future[list[torch.Tensor]] = self._ended.then(self._deliver)
+
+    def _deliver(self, _: Future[None]) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
 
     def done(self, error: Optional[Error], copy: Optional[tuple[torch.Tensor, torch.Tensor]] = None) -> None:
         self._error = error
-        if error is not None:
-            self._future.set_exception(error)
-            return
-        if copy is not None:
+        if error is None and copy is not None:
             copy[0].copy_(copy[1])
-        self._future.set_result(self._tensors)
+        self._ended.set_result(None)
 
     def wait(self, timeout: Any = None) -> bool:
         try:

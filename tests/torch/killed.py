@@ -1,4 +1,5 @@
-"""A rank that is killed in the midst of training: the others get an exception that names it, in time."""
+"""A rank that is killed in the midst of training: the others get an exception that names it, in time.
+With the argument "group", over the process group and not through the hook."""
 
 import os
 import signal
@@ -9,11 +10,16 @@ import torch.distributed as dist
 
 import harness
 from harness import attach, loss_of, model, raises, wrap
+from tightwire.torch import ProcessGroupOptions
 
 if __name__ == "__main__":
-    dist.init_process_group("gloo")
+    over_group = sys.argv[1:] == ["group"]
+    if over_group:
+        dist.init_process_group("tightwire", pg_options=ProcessGroupOptions(threshold=1024, timeout=15.0))
+    else:
+        dist.init_process_group("gloo")
     ddp = wrap(model())
-    sync = attach(ddp, timeout=15.0)
+    sync = dist.distributed_c10d._get_default_group() if over_group else attach(ddp, timeout=15.0)
     last = harness.size() - 1
     for step in range(2):  # after which DDP has no more to say to other ranks by itself
         loss_of(ddp, step).backward()

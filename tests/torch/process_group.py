@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 
 import harness
-import tightwire
+import sharded
 from harness import flat, loss_of, model, raises, same_on_all_ranks, wrap
-from tightwire import Error, Status
+from tightwire import Error
 from tightwire.torch import ProcessGroup, ProcessGroupOptions
 
 STEPS = 8
 LARGE = 50_000
-OPTIONS = ProcessGroupOptions(threshold=1024)
+OPTIONS = sharded.OPTIONS
 # A codec, and how far its parameters may be from gloo's, as part of the way that these went.
 CODECS = {"exact": 2e-6, "int8:block=64": 0.03, "int4:block=32": 0.35, "topk:ratio=0.25": 0.8}
 
@@ -264,5 +264,5 @@ def test_attach_works_over_it() -> None:
 
 
 if __name__ == "__main__":
-    assert tightwire.Status is Status
-    harness.run(harness.cases_of(globals()), "tightwire", pg_options=OPTIONS)
+    # Those of sharded training go along, as to import PyTorch takes longer than all of them.
+    harness.run(harness.cases_of(globals()) + harness.cases_of(vars(sharded)), "tightwire", pg_options=OPTIONS)
