@@ -11,8 +11,9 @@
 struct ncclComm;
 
 /// NCCL between devices: component tightwire::nccl. No header of NCCL's or CUDA's is needed to use it, and programs
-/// that link it start where NCCL is not installed: the library (libnccl.so.2, 2.18 or later) is looked for at the first
-/// use, and the copy taken that the program has already. Calls throw Error(unsupported) where there is none.
+/// that link it start where NCCL is not installed: the library (libnccl.so.2) is looked for at the first use, and the
+/// copy taken that the program has already. Calls throw Error(unsupported) where there is none, or one older than the
+/// nccl.h that this was built with.
 namespace tightwire::nccl {
 
 /// Joins the job and connects the current device of every rank. Collective: returns on every rank, or throws

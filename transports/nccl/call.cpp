@@ -29,21 +29,20 @@ Error error_of(const Api& api, ncclResult_t result, std::string_view call, int r
   return {code_of(result), text};
 }
 
-void settle(const Api& api, ncclResult_t result, std::string_view call, int rank, ncclComm_t comm, TimePoint until,
-            const std::function<void()>& look) {
+void settle(const Api& api, ncclResult_t result, const Call& call, const std::function<void()>& look) {
   while (result == ncclInProgress) {
     ncclResult_t state = ncclInProgress;
-    if (const ncclResult_t asked = api.comm_get_async_error(comm, &state); asked != ncclSuccess)
-      throw error_of(api, asked, "ncclCommGetAsyncError", rank, comm);
+    if (const ncclResult_t asked = api.comm_get_async_error(call.comm, &state); asked != ncclSuccess)
+      throw error_of(api, asked, "ncclCommGetAsyncError", call.rank, call.comm);
     result = state;
     if (result != ncclInProgress) break;
     if (look) look();
-    if (Clock::now() >= until)
-      throw Error(Errc::timeout, "rank " + std::to_string(rank) + ": " + std::string(call) +
+    if (Clock::now() >= call.until)
+      throw Error(Errc::timeout, "rank " + std::to_string(call.rank) + ": " + std::string(call.name) +
                                      " was not over within the time limit; not all ranks have come");
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  if (result != ncclSuccess) throw error_of(api, result, call, rank, comm);
+  if (result != ncclSuccess) throw error_of(api, result, call.name, call.rank, call.comm);
 }
 
 }  // namespace tightwire::nccl

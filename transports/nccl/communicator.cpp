@@ -24,7 +24,7 @@ Communicator::~Communicator() {
 void Communicator::release() noexcept {
   if (!settings_.owned || comm_ == nullptr) return;
   try {
-    settle(api_, api_.comm_finalize(comm_), "ncclCommFinalize", rank(), comm_, Clock::now() + settings_.timeout,
+    settle(api_, api_.comm_finalize(comm_), {"ncclCommFinalize", rank(), comm_, Clock::now() + settings_.timeout},
            [&] { require_all_present(); });
     api_.comm_destroy(comm_);
   } catch (const std::exception&) {
@@ -66,9 +66,9 @@ std::shared_ptr<cuda::Transport> Communicator::open_channel(std::chrono::millise
   try {
     const TimePoint until = Clock::now() + timeout;
     // The child is there once the parent has settled (NCCL 2.23), and then it settles by itself.
-    settle(api_, api_.comm_split(comm_, 0, rank(), &child, &config), "ncclCommSplit", rank(), comm_, until,
+    settle(api_, api_.comm_split(comm_, 0, rank(), &child, &config), {"ncclCommSplit", rank(), comm_, until},
            [&] { require_all_present(); });
-    settle(api_, ncclInProgress, "ncclCommSplit", rank(), child, until, [&] { require_all_present(); });
+    settle(api_, ncclInProgress, {"ncclCommSplit", rank(), child, until}, [&] { require_all_present(); });
   } catch (const Error& error) {
     if (child != nullptr) api_.comm_abort(child);
     throw close(error);
@@ -92,7 +92,8 @@ void Communicator::put(std::span<const Message> round, cuda::Stream stream) {
   }
   const ncclResult_t ended = api_.group_end();  // in any case: it is the thread's
   if (result != ncclSuccess && result != ncclInProgress) throw error_of(api_, result, call, rank(), comm_);
-  settle(api_, ended, "ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout, [&] { require_all_present(); });
+  settle(api_, ended, {"ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout},
+         [&] { require_all_present(); });
 }
 
 void Communicator::post(std::span<const Message> round, cuda::Stream stream) {

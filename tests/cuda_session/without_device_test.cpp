@@ -1,0 +1,33 @@
+// NCCL itself, as far as it goes without a device: it is loaded, and what is missing is told in words.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include <tightwire/local_transport.hpp>
+#include <tightwire/nccl.hpp>
+
+namespace tightwire::testing {
+namespace {
+
+TEST(NcclItself, IsLoadedOrSaysWhyNot) {
+  try {
+    EXPECT_EQ(nccl::version().rfind("2.", 0), 0u);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::unsupported);
+    EXPECT_NE(std::string(error.what()).find("NCCL"), std::string::npos) << error.what();
+  }
+}
+
+TEST(NcclItself, ARankWithoutADeviceSaysSo) {
+  if (cuda::devices().count > 0) GTEST_SKIP() << "there is a device";
+  try {
+    nccl::open(*local::make(1)[0]);
+    FAIL() << "opened without a device";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::unsupported);
+    EXPECT_NE(std::string(error.what()).find("rank 0 cannot use NCCL: "), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tightwire::testing
