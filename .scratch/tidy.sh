@@ -1,1 +1,0 @@
-for f in src/telemetry/*.cpp tools/tightwire/{model_file,forecast,calibration_file,topology,topology_hwloc,gpus,info,bench,bench_measure,bench_report,plan}.cpp tools/measurement/measurement.cpp; do nice -n 10 clang-tidy-14 -p build/dev --quiet --extra-arg=-w $f 2>/dev/null; done
