@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -170,6 +171,21 @@ class SessionTest(unittest.TestCase):
                 self.assertGreater(len(session.save()), 4 * COUNT)
 
         on_threads(1, fewer)
+
+    def test_telemetry_and_a_codec_that_ranks_choose(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            with Communicator.from_environment() as alone, Session(alone, f"auto telemetry={folder}/new") as session:
+                session.add("weight", (64, 64))
+                session.seal()
+                self.assertIn("[64,64] fp32 exact", session.description)
+                for _ in range(3):
+                    session.all_reduce([array.array("f", [1.0] * 4096)])
+                    session.commit()
+            with open(f"{folder}/new/steps-0.jsonl", encoding="utf-8") as lines:
+                steps = [json.loads(line) for line in lines]
+            self.assertEqual([step["step"] for step in steps[1:]], [0, 1, 2])
+            with open(f"{folder}/new/trace-0.json", encoding="utf-8") as trace:
+                self.assertEqual(sum(event["ph"] == "X" and event["tid"] == 0 for event in json.load(trace)), 3)
 
     def test_misuse(self) -> None:
         with Communicator.from_environment() as alone:
