@@ -92,6 +92,42 @@ TEST(CudaSessionOrder, AMissingWaitIsSeen) {
   cuda_emulation::reset();
 }
 
+/// The second step's gradients lie elsewhere and come from a stream that knows nothing of the first step, whose frames
+/// and residuals it uses.
+TEST(CudaSessionOrder, AStepComesAfterTheOneBeforeWhateverItsStream) {
+  constexpr int kRanks = 2;
+  Steps steps = several_buckets();
+  steps.steps = 2;
+  const auto expected = steps.run(kRanks);
+  for (std::size_t schedule = 0; schedule < std::size(cuda_emulation::kSchedules); ++schedule) {
+    SCOPED_TRACE(schedule);
+    use(schedule);
+    std::vector<std::vector<std::byte>> results(kRanks);
+    run_all_devices(kRanks, [&](const std::shared_ptr<cuda::Transport>& transport) {
+      const auto session = sealed_device_session(transport, steps.model, steps.options);
+      Gradients gradients(steps.model);
+      DeviceGradients on_device[2] = {DeviceGradients(steps.model), DeviceGradients(steps.model)};
+      const TestStream streams[2];
+      for (int step : {0, 1}) {
+        gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
+        on_device[step].upload(gradients, streams[step]);
+      }
+      for (int step : {0, 1}) {
+        session->all_reduce(on_device[step].pointers(), streams[step]);
+        session->commit();
+      }
+      for (int step : {1, 0}) on_device[step].download(gradients, streams[step]);
+      auto& result = results[static_cast<std::size_t>(transport->rank())];
+      for (int step : {0, 1}) {
+        on_device[step].download(gradients, streams[step]);
+        const std::vector<std::byte> bytes = gradients.bytes();
+        result.insert(result.end(), bytes.begin(), bytes.end());
+      }
+    });
+    ASSERT_TRUE(same_results(results, expected));
+  }
+}
+
 TEST(CudaSessionOrder, TwoSessionsAtOnce) {
   constexpr int kRanks = 3;
   const Steps steps = several_buckets();

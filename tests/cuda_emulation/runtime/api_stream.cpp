@@ -3,16 +3,36 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <mutex>
 
 #include "api.hpp"
 #include "stream.hpp"
 
 using namespace cuda_emulation;
 
+/// Each record is one of its own: what waits for one is not let go by a later one that another stream reaches first.
 struct CUevent_st {
-  std::atomic<std::uint64_t> recorded = 0, reached = 0;
-  std::chrono::steady_clock::time_point when;
-  bool done() const { return reached >= recorded; }
+  struct Record {
+    std::atomic<bool> reached = false;
+    std::chrono::steady_clock::time_point when;
+  };
+  std::shared_ptr<Record> latest() {
+    const std::lock_guard lock(mutex_);
+    return latest_;
+  }
+  std::shared_ptr<Record> record() {
+    const std::lock_guard lock(mutex_);
+    return latest_ = std::make_shared<Record>();
+  }
+  bool done() {
+    const std::shared_ptr<Record> record = latest();
+    return !record || record->reached;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<Record> latest_;
 };
 
 extern "C" {
@@ -49,17 +69,15 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlag
 /// Pending work may name it: it stays.
 cudaError_t cudaEventDestroy(cudaEvent_t) { return noted(cudaSuccess); }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const std::uint64_t number = ++event->recorded;
-  enqueue(stream, "the record of an event", [=] {
-    event->when = std::chrono::steady_clock::now();
-    if (event->reached < number) event->reached = number;
+  enqueue(stream, "the record of an event", [record = event->record()] {
+    record->when = std::chrono::steady_clock::now();
+    record->reached = true;
     return true;
   });
   return noted(cudaSuccess);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const std::uint64_t number = event->recorded;
-  enqueue(stream, "a wait for an event", [=] { return event->reached >= number; });
+  enqueue(stream, "a wait for an event", [record = event->latest()] { return !record || record->reached; });
   return noted(cudaSuccess);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -67,8 +85,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return noted(event->done() ? cudaSuccess : cudaErrorNotReady); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  if (!from->latest() || !to->latest()) return noted(cudaErrorInvalidResourceHandle);
   if (!from->done() || !to->done()) return noted(cudaErrorNotReady);
-  *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+  *milliseconds = std::chrono::duration<float, std::milli>(to->latest()->when - from->latest()->when).count();
   return noted(cudaSuccess);
 }
 
