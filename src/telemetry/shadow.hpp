@@ -19,8 +19,10 @@ namespace tightwire::telemetry {
 inline void to_floats(ElementType type, const void* from, std::span<float> to) {
   const auto* halves = static_cast<const std::uint16_t*>(from);
   if (type == ElementType::f32) std::memcpy(to.data(), from, to.size() * sizeof(float));
-  if (type == ElementType::bf16) std::transform(halves, halves + to.size(), to.begin(), detail::from_bf16);
-  if (type == ElementType::f16) std::transform(halves, halves + to.size(), to.begin(), detail::from_f16);
+  if (type == ElementType::bf16)
+    std::transform(halves, halves + to.size(), to.begin(), [](std::uint16_t half) { return detail::from_bf16(half); });
+  if (type == ElementType::f16)
+    std::transform(halves, halves + to.size(), to.begin(), [](std::uint16_t half) { return detail::from_f16(half); });
 }
 
 inline double norm(std::span<const float> values) {
