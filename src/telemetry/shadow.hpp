@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/session.hpp>
 #include <tightwire/telemetry.hpp>
 

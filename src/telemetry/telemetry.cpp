@@ -1,11 +1,12 @@
 #include <tightwire/telemetry.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <mutex>
 #include <utility>
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/session.hpp>
 
 #include "record_writer.hpp"
@@ -126,7 +127,7 @@ class Telemetry::State {
     const double overlap = watched_overlap_ / static_cast<double>(watched_steps_);
     if (watched_.communication_share() > options_.warn_share) {
       warned_ = true;
-      const auto percent = [](double share) { return std::to_string(static_cast<int>(100 * share + 0.5)) + " %"; };
+      const auto percent = [](double share) { return std::to_string(std::lround(100 * share)) + " %"; };
       options_.log("rank " + std::to_string(rank_) + ": " + percent(watched_.communication_share()) + " of the last " +
                    std::to_string(watched_steps_) + " steps went into waiting for communication, above " +
                    percent(options_.warn_share) + "; " +

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -35,7 +36,7 @@ inline double median_ratio(const std::vector<double>& a, const std::vector<doubl
 /// Value below which a part of all lies, from 0 to 1.
 inline double quantile(std::vector<double> values, double part) {
   std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<std::size_t>(std::lround(part * static_cast<double>(values.size() - 1)))];
 }
 
 /// Runs every contender `repeats` times per round, all ranks starting together; the first rounds warm up and do not

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <tightwire/calibration.hpp>
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire::tool {

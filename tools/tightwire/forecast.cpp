@@ -1,12 +1,12 @@
 #include "forecast.hpp"
 
-#include <tightwire/core_codecs.hpp>
+#include <tightwire/core_session.hpp>
 #include <tightwire/simulation.hpp>
 
 namespace tightwire::tool {
 namespace {
 
-Forecast forecast_one(const std::vector<Parameter>& parameters, SessionOptions options, const Cluster& cluster,
+Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOptions& options, const Cluster& cluster,
                       const CodecCosts& costs, double compute_seconds) {
   Forecast forecast{.codec = options.codec.spec(), .by_levels = static_cast<bool>(options.hierarchy), .step = {}};
   std::vector<double> seconds;
