@@ -34,7 +34,7 @@ std::vector<NetworkDevice> network_devices() {
   std::vector<NetworkDevice> devices;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator("/sys/class/net", ignored)) {
-    const fs::path at = entry.path();
+    const fs::path& at = entry.path();
     NetworkDevice device{.name = at.filename(), .state = word_of(at / "operstate"), .gbit = {}, .numa = {}};
     if (const auto mbit = number_of(at / "speed"); mbit && *mbit > 0) device.gbit = 1e-3 * static_cast<double>(*mbit);
     if (const auto node = number_of(at / "device/numa_node")) device.numa = static_cast<int>(*node);
