@@ -98,11 +98,8 @@ void Session::State::seal() {
     host_ = std::make_unique<detail::HostMessages>(*channel_);
     list_.fill_buckets(options_.bucket_bytes);
     parameter_memory_.resize(list_.parameters().size());
-    BucketPlanning planning(planned_with_, *host_, memory_);
-    for (Bucket& bucket : list_.buckets()) {
-      planning.plan(bucket, list_.parameters(), parameter_memory_);
-      refuse_what_is_for_hosts(bucket);
-    }
+    plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_);
+    for (const Bucket& bucket : list_.buckets()) refuse_what_is_for_hosts(bucket);
     prepare(agree(*host_, host_->next_channel(), description(), options_.timeout));
   } catch (const std::exception& error) {
     // The other ranks know nothing of it and will start.

@@ -14,17 +14,6 @@
 
 namespace tightwire::testing {
 
-/// A test that needs kernels to run.
-class OnDevice : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string why = why_not_here();
-    if (why.empty()) return;
-    if (must_run_here()) FAIL() << why;
-    GTEST_SKIP() << why;
-  }
-};
-
 inline void expect_success(cudaError_t status) { ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status); }
 
 /// Memory of a device that begins `misalignment` bytes after an aligned address.

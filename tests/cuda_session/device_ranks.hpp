@@ -21,16 +21,7 @@ inline void must(cudaError_t status) {
   if (status != cudaSuccess) throw Error(Errc::internal, std::string("test: ") + cudaGetErrorString(status));
 }
 
-/// Tests that need devices, emulated ones or others.
-class CudaSession : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string why = why_not_here();
-    if (why.empty()) return;
-    if (must_run_here()) FAIL() << why;
-    GTEST_SKIP() << why;
-  }
-};
+class CudaSession : public OnDevice {};
 
 /// Ranks as threads, each with a device of its own.
 using DeviceBody = std::function<void(const std::shared_ptr<cuda::Transport>&)>;

@@ -1,36 +1,21 @@
 // `tightwire bench`, `plan` and `info --topology`, as a user calls them.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "unit/support/tool.hpp"
+
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string output;  // standard output and standard error
-};
-
-Outcome tool(const std::string& arguments, const std::string& environment = "") {
-  const std::string command = environment + " timeout 100 '" TIGHTWIRE_TOOL "' " + arguments + " 2>&1 </dev/null";
-  Outcome outcome;
-  std::FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-    outcome.output.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  return outcome;
-}
+using tightwire::testing::tool;
+using Outcome = tightwire::testing::ToolOutcome;
 
 std::vector<nlohmann::json> json_lines(const Outcome& outcome) {
   std::vector<nlohmann::json> rows;

@@ -1,9 +1,6 @@
 // The command line tool, as a user calls it.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -11,27 +8,13 @@
 #include <tightwire/tightwire.hpp>
 #include <tightwire/version.hpp>
 
+#include "support/tool.hpp"
+
 namespace tightwire {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string output;  // standard output and standard error
-};
-
-/// Runs `tightwire <arguments>` by a shell.
-Outcome tool(const std::string& arguments, const std::string& environment = "") {
-  const std::string command = environment + " '" TIGHTWIRE_TOOL "' " + arguments + " 2>&1 </dev/null";
-  Outcome outcome;
-  std::FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-    outcome.output.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  return outcome;
-}
+using testing::tool;
+using Outcome = testing::ToolOutcome;
 
 nlohmann::json info() { return nlohmann::json::parse(tool("info --json").output); }
 

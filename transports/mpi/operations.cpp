@@ -21,19 +21,6 @@ Operations::Operations(MPI_Comm communicator) : communicator_(communicator) {
   indices_.reserve(kInFlight);
 }
 
-Round& Operations::open() {
-  if (free_rounds_ == nullptr) {
-    Round& added = rounds_.emplace_back();
-    added.slot = static_cast<std::uint32_t>(rounds_.size() - 1);
-    free_rounds_ = &added;
-  }
-  Round& round = *free_rounds_;
-  free_rounds_ = std::exchange(round.next_free, nullptr);
-  ++round.generation;
-  round.in_use = true;
-  return round;
-}
-
 Operation& Operations::add(Round* round, const Message& message) {
   if (free_operations_ == nullptr) free_operations_ = &operations_.emplace_back();
   Operation& operation = *free_operations_;
@@ -48,38 +35,31 @@ Operation& Operations::add(Round* round, const Message& message) {
   return operation;
 }
 
-Round* Operations::find(Ticket ticket) noexcept {
-  const std::uint64_t slot = (ticket & 0xFFFF'FFFFU) - 1;
-  if (slot >= rounds_.size()) return nullptr;
-  Round& round = rounds_[slot];
-  return round.in_use && round.generation == ticket >> 32 ? &round : nullptr;
-}
-
 void Operations::close(Round& round) noexcept {
   while (round.first != nullptr) {
     Operation& operation = *std::exchange(round.first, round.first->next);
     operation.next = std::exchange(free_operations_, &operation);
   }
-  round.in_use = false;
-  round.next_free = std::exchange(free_rounds_, &round);
+  rounds_.close(round);
 }
 
 void Operations::send(Operation& operation, const std::byte* data, std::size_t bytes, int tag) {
-  for (std::size_t at = 0; at < bytes; at += kPiece) {
-    const int count = static_cast<int>(std::min(kPiece, bytes - at));
-    MPI_Request request = MPI_REQUEST_NULL;
-    require(MPI_Isend(data + at, count, MPI_BYTE, operation.message.peer, tag, communicator_, &request), "MPI_Isend");
-    requests_.push_back(request);
-    owners_.push_back(&operation);
-    ++operation.requests;
-  }
+  in_pieces(operation, bytes, [&](std::size_t at, int count, MPI_Request* request) {
+    require(MPI_Isend(data + at, count, MPI_BYTE, operation.message.peer, tag, communicator_, request), "MPI_Isend");
+  });
 }
 
 void Operations::receive(Operation& operation, std::byte* data, std::size_t bytes, int tag) {
+  in_pieces(operation, bytes, [&](std::size_t at, int count, MPI_Request* request) {
+    require(MPI_Irecv(data + at, count, MPI_BYTE, operation.message.peer, tag, communicator_, request), "MPI_Irecv");
+  });
+}
+
+template <class Start>
+void Operations::in_pieces(Operation& operation, std::size_t bytes, const Start& start) {
   for (std::size_t at = 0; at < bytes; at += kPiece) {
-    const int count = static_cast<int>(std::min(kPiece, bytes - at));
     MPI_Request request = MPI_REQUEST_NULL;
-    require(MPI_Irecv(data + at, count, MPI_BYTE, operation.message.peer, tag, communicator_, &request), "MPI_Irecv");
+    start(at, static_cast<int>(std::min(kPiece, bytes - at)), &request);
     requests_.push_back(request);
     owners_.push_back(&operation);
     ++operation.requests;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/round_pool.hpp>
 #include <tightwire/transport.hpp>
 
 #include "call.hpp"
@@ -25,7 +26,7 @@ struct Operation {
   Control control;  ///< of a send: what announces it, kept while MPI reads it
 };
 
-/// A posted round; its ticket is its slot and how often that was used, so that a spent ticket is recognised.
+/// A posted round, kept by RoundPool.
 struct Round {
   std::uint32_t slot = 0;
   std::uint32_t generation = 0;
@@ -41,11 +42,10 @@ class Operations {
  public:
   explicit Operations(MPI_Comm communicator);
 
-  Round& open();
+  Round& open() { return rounds_.open(); }
   Operation& add(Round* round, const Message& message);
-  static Ticket ticket(const Round& round) noexcept { return Ticket{round.generation} << 32 | (round.slot + 1); }
-  /// The round of a ticket, or null if the ticket is spent or was never given out.
-  Round* find(Ticket ticket) noexcept;
+  static Ticket ticket(const Round& round) noexcept { return RoundPool<Round>::ticket(round); }
+  Round* find(Ticket ticket) noexcept { return rounds_.find(ticket); }
   /// Takes a round back whose messages are all complete.
   void close(Round& round) noexcept;
 
@@ -67,10 +67,12 @@ class Operations {
   bool has_requests() const noexcept { return !requests_.empty(); }
 
  private:
+  template <class Start>
+  void in_pieces(Operation& operation, std::size_t bytes, const Start& start);
+
   MPI_Comm communicator_;
-  std::deque<Round> rounds_;
+  RoundPool<Round> rounds_;
   std::deque<Operation> operations_;
-  Round* free_rounds_ = nullptr;
   Operation* free_operations_ = nullptr;
   std::vector<MPI_Request> requests_;
   std::vector<Operation*> owners_;  // of the requests

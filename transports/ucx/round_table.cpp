@@ -6,19 +6,6 @@
 
 namespace tightwire::ucx {
 
-Round& RoundTable::open() {
-  if (free_rounds_ == nullptr) {
-    Round& added = rounds_.emplace_back();
-    added.slot = static_cast<std::uint32_t>(rounds_.size() - 1);
-    free_rounds_ = &added;
-  }
-  Round& round = *free_rounds_;
-  free_rounds_ = std::exchange(round.next_free, nullptr);
-  ++round.generation;
-  round.in_use = true;
-  return round;
-}
-
 Request& RoundTable::add(Round& round, const Message& message) {
   if (free_requests_ == nullptr) free_requests_ = &requests_.emplace_back();
   Request& request = *free_requests_;
@@ -39,27 +26,13 @@ Request& RoundTable::add(Round& round, const Message& message) {
   return request;
 }
 
-Ticket RoundTable::ticket(const Round& round) noexcept {
-  return Ticket{round.generation} << 32 | (Ticket{round.slot} + 1);
-}
-
-const Round* RoundTable::find(Ticket ticket) const noexcept {
-  const std::uint64_t slot = (ticket & 0xFFFF'FFFFU) - 1;
-  if (slot >= rounds_.size()) return nullptr;
-  const Round& round = rounds_[slot];
-  return round.in_use && round.generation == ticket >> 32 ? &round : nullptr;
-}
-
-Round* RoundTable::find(Ticket ticket) noexcept { return const_cast<Round*>(std::as_const(*this).find(ticket)); }
-
 void RoundTable::close(Round& round) noexcept {
   while (round.first != nullptr) {
     Request& request = *std::exchange(round.first, round.first->next);
     request.round = nullptr;
     request.next = std::exchange(free_requests_, &request);
   }
-  round.in_use = false;
-  round.next_free = std::exchange(free_rounds_, &round);
+  rounds_.close(round);
 }
 
 void RoundTable::complete(Request& request) noexcept {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include <tightwire/round_pool.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire::ucx {
@@ -29,7 +30,7 @@ struct Request {
   enum class State : std::uint8_t { under_way, complete, failed } state = State::under_way;
 };
 
-/// A posted round; its ticket is its slot and how often the slot was used, so that a spent ticket is recognised.
+/// A posted round, kept by RoundPool.
 struct Round {
   std::uint32_t slot = 0;
   std::uint32_t generation = 0;
@@ -53,12 +54,11 @@ struct MessageFailure {
 /// before. Its owner serialises all calls.
 class RoundTable {
  public:
-  Round& open();
+  Round& open() { return rounds_.open(); }
   Request& add(Round& round, const Message& message);
-  static Ticket ticket(const Round& round) noexcept;
-  /// The round of a ticket, or null if the ticket is spent or was never given out.
-  Round* find(Ticket ticket) noexcept;
-  const Round* find(Ticket ticket) const noexcept;
+  static Ticket ticket(const Round& round) noexcept { return RoundPool<Round>::ticket(round); }
+  Round* find(Ticket ticket) noexcept { return rounds_.find(ticket); }
+  const Round* find(Ticket ticket) const noexcept { return rounds_.find(ticket); }
   /// Takes a round back whose messages are all complete.
   void close(Round& round) noexcept;
 
@@ -78,9 +78,8 @@ class RoundTable {
   static std::string waiting_for(const Round& round);
 
  private:
-  std::deque<Round> rounds_;
+  RoundPool<Round> rounds_;
   std::deque<Request> requests_;
-  Round* free_rounds_ = nullptr;
   Request* free_requests_ = nullptr;
   std::uint64_t completed_ = 0;
   std::size_t incomplete_ = 0;
