@@ -71,7 +71,7 @@ class _Place(NamedTuple):
 
     kind: str
     dtype: torch.dtype
-    count: int
+    elements: int
     operation: str
     backward: bool
     number: int
