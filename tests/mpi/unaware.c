@@ -87,7 +87,20 @@ static void sums(int compressed) {
   check_sum(out, compressed, "MPI_Test");
 }
 
+/* MPI lets programs do so; Open MPI 4.1.4, left to itself, crashes. */
+static void freed_with_a_sum_under_way(void) {
+  MPI_Comm freed;
+  MPI_Request request;
+  MPI_Comm_dup(MPI_COMM_WORLD, &freed);
+  fill(out, kMany);
+  MPI_Iallreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, freed, &request);
+  MPI_Comm_free(&freed);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  check_sum(out, 1, "on a communicator that was freed since");
+}
+
 static void communicators(int compressed) {
+  if (compressed) freed_with_a_sum_under_way();
   for (int turn = 0; turn < 3; ++turn) { /* made and freed, as libraries do */
     MPI_Comm reversed;
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
@@ -102,14 +115,6 @@ static void communicators(int compressed) {
     MPI_Comm_free(&reversed);
     MPI_Comm_free(&copy);
   }
-  MPI_Comm freed; /* while a sum on it is under way */
-  MPI_Request request;
-  MPI_Comm_dup(MPI_COMM_WORLD, &freed);
-  fill(out, kMany);
-  MPI_Iallreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, freed, &request);
-  MPI_Comm_free(&freed);
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
-  check_sum(out, compressed, "on a communicator that was freed since");
   fill(out, kMany);
   MPI_Allreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, MPI_COMM_SELF);
   for (int i = 0; i < kMany; ++i) check(out[i] == value(rank, i), "alone nothing changes");
