@@ -30,7 +30,7 @@ std::size_t number(const std::string& word, std::string_view value) {
 
 }  // namespace
 
-Settings parse_settings(std::string_view text) {
+Settings parse_settings(std::string_view text, int ranks) {
   Settings settings;
   std::istringstream words{std::string(text)};
   std::string word;
@@ -60,7 +60,8 @@ Settings parse_settings(std::string_view text) {
   }
   if (!has_codec) throw bad("it names no codec");
   if (settings.threshold == 0) throw bad("it names no threshold in bytes");
-  const SessionOptions options = settings.session(1);
+  const SessionOptions options = settings.session(ranks);
+  settings.timeout = options.timeout;
   if (options.codec.spec() == "exact") throw bad("the codec compresses nothing");
   if (options.codec.low_rank()) throw bad("powersgd needs shapes, and MPI knows none");
   if (options.codec.sparse() && settings.calls_per_step == 0)

@@ -197,11 +197,21 @@ class BucketPlanning {
   std::shared_ptr<const Coder> inside_;
 };
 
-/// Channels of a Session's reductions, one per kind, so that their messages never meet.
+/// Channels of a Session's reductions, one per bucket and kind, so that their messages never meet: of the first bucket,
+/// and those of the others behind it.
 struct Channels {
-  std::uint32_t blocks = 0, sparse = 0, random = 0;
-  std::array<std::uint32_t, 3> low_rank = {};   ///< left factors, right factors, whole matrices
-  std::array<std::uint32_t, 3> hierarchy = {};  ///< scattered inside nodes, across nodes, gathered inside
+  static constexpr std::uint32_t kKinds = 9;
+
+  Channels(std::uint32_t first, std::uint32_t buckets)
+      : blocks(first),
+        sparse(first + buckets),
+        random(first + 2 * buckets),
+        low_rank{first + 3 * buckets, first + 4 * buckets, first + 5 * buckets},
+        hierarchy{first + 6 * buckets, first + 7 * buckets, first + 8 * buckets} {}
+
+  std::uint32_t blocks, sparse, random;
+  std::array<std::uint32_t, 3> low_rank;   ///< left factors, right factors, whole matrices
+  std::array<std::uint32_t, 3> hierarchy;  ///< scattered inside nodes, across nodes, gathered inside
 };
 
 /// Plans all buckets of a Session.
@@ -217,7 +227,7 @@ template <class Once = void>  // see core_session.hpp
 void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerprint, std::uint32_t number,
                      const Channels& channels, const SessionOptions& options) {
   const float divisor = options.average ? static_cast<float>(transport.size()) : 1.0f;
-  const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel, number}; };
+  const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel + number, number}; };
   auto& reductions = bucket.operation.reductions;
   if (!bucket.hierarchical_plan.empty())
     reductions.push_back(std::make_unique<HierarchicalReduction>(

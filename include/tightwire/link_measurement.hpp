@@ -67,7 +67,7 @@ class AllToAll {
     for (std::size_t i = 0; i < count; ++i)
       for (int peer = 0; peer < transport_.size(); ++peer) {
         if (peer == transport_.rank()) continue;
-        const std::uint64_t tag = message_tag(channel_, FrameKind::contribution, 0, 0, static_cast<std::uint32_t>(i));
+        const std::uint64_t tag = message_tag(channel_, FrameKind::greeting, 0, static_cast<std::uint32_t>(i));
         const auto at = static_cast<std::size_t>(peer);
         const auto ranks = static_cast<std::size_t>(transport_.size());
         round_.push_back(

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <tightwire/round_pool.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire::local {
@@ -75,7 +76,7 @@ class LocalTransport final : public Transport {
 
   void detach(std::span<std::byte> memory) noexcept override {
     withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& half) {
-      return half.data >= memory.data() && half.data < memory.data() + memory.size();
+      return overlap(memory, {half.data, half.bytes});
     });
   }
 
@@ -84,11 +85,8 @@ class LocalTransport final : public Transport {
     const std::lock_guard lock(exchange_->mutex);
     require_open();
     require_all_present();
-    const std::size_t slot = free_slot();
-    Round& mine = rounds_[slot];
+    Round& mine = rounds_.open();
     mine.left = round.size();
-    mine.busy = true;
-    ++mine.generation;
     for (const Message& message : round) {
       const bool sending = message.kind == Message::Kind::send;
       const Exchange::Pending half{sending ? rank_ : message.peer,
@@ -102,19 +100,21 @@ class LocalTransport final : public Transport {
     }
     ++exchange_->events;
     exchange_->changed.notify_all();
-    return (mine.generation << 16) | (slot + 1);
+    return RoundPool<Round>::ticket(mine);
   }
 
   bool done(Ticket ticket) override {
     if (ticket == 0) return true;
     const std::lock_guard lock(exchange_->mutex);
     require_open();
-    Round& round = find(ticket);
-    if (round.left != 0) {
+    Round* const round = rounds_.find(ticket);
+    if (round == nullptr)
+      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never posted");
+    if (round->left != 0) {
       require_all_present();  // what arrived before a rank was lost still counts
       return false;
     }
-    round.busy = false;
+    rounds_.close(*round);
     return true;
   }
 
@@ -133,18 +133,14 @@ class LocalTransport final : public Transport {
 
   std::string waiting_for(Ticket ticket) const override {
     const std::lock_guard lock(exchange_->mutex);
-    const std::size_t slot = (ticket & 0xffff) - 1;
-    if (ticket == 0 || slot >= rounds_.size()) return "";
+    const Round* const round = rounds_.find(ticket);
+    if (round == nullptr) return "";
     std::vector<int> peers;
     for (int rank = 0; rank < size_; ++rank)
       for (const auto* list : {&exchange_->inbox(rank).sends, &exchange_->inbox(rank).receives})
         for (const Exchange::Pending& half : *list)
-          if (half.left == &rounds_[slot].left) peers.push_back(half.from == rank_ ? half.to : half.from);
-    std::sort(peers.begin(), peers.end());
-    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-    std::string text;
-    for (int peer : peers) text += (text.empty() ? "" : ", ") + std::to_string(peer);
-    return text;
+          if (half.left == &round->left) peers.push_back(half.from == rank_ ? half.to : half.from);
+    return rank_list(std::move(peers));
   }
 
   void abort(std::string_view reason) noexcept override {
@@ -154,24 +150,12 @@ class LocalTransport final : public Transport {
 
  private:
   struct Round {
-    std::size_t left = 0;
-    std::uint64_t generation = 0;
-    bool busy = false;
+    std::uint32_t slot = 0;
+    std::uint32_t generation = 0;
+    bool in_use = false;
+    Round* next_free = nullptr;
+    std::size_t left = 0;  ///< messages that did not meet their other half
   };
-
-  std::size_t free_slot() {
-    for (std::size_t i = 0; i < rounds_.size(); ++i)
-      if (!rounds_[i].busy) return i;
-    rounds_.emplace_back();
-    return rounds_.size() - 1;
-  }
-
-  Round& find(Ticket ticket) {
-    const std::size_t slot = (ticket & 0xffff) - 1;
-    if (slot >= rounds_.size() || !rounds_[slot].busy || rounds_[slot].generation != ticket >> 16)
-      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never posted");
-    return rounds_[slot];
-  }
 
   void require_open() const {
     if (failure_) throw Error(*failure_);
@@ -242,7 +226,7 @@ class LocalTransport final : public Transport {
   std::shared_ptr<Exchange> exchange_;
   int rank_;
   int size_;
-  std::deque<Round> rounds_;
+  RoundPool<Round> rounds_;
   std::deque<std::pair<std::thread::id, std::uint64_t>> seen_;  // a deque: its elements stay where they are
   std::optional<Error> failure_;  // the first this transport threw, and from then on throws
 };

@@ -90,7 +90,7 @@ class ParameterList {
  private:
   static constexpr BucketId kNone = static_cast<BucketId>(-1);
   static constexpr std::size_t kMostElements = std::size_t{1} << 56;
-  static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< that a message tag can tell apart
+  static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< nine channels each, of four million
 
   Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where_ + what); }
 

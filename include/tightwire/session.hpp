@@ -66,10 +66,7 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    for (std::uint32_t* channel :
-         {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0], &channels_.low_rank[1],
-          &channels_.low_rank[2], &channels_.hierarchy[0], &channels_.hierarchy[1], &channels_.hierarchy[2]})
-      *channel = transport_->next_channel();
+    channel_ = transport_->next_channel();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -114,11 +111,13 @@ class Session {
     require_open_for("seal");
     try {
       if (options_.codec.automatic())
-        options_.codec = choose_codec<Session>(transport_, channels_.blocks, options_, parameters());
+        options_.codec = choose_codec<Session>(transport_, channel_, options_, parameters());
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
-      fingerprint_ = agree(*transport_, channels_.blocks, description(), options_.timeout);
+      fingerprint_ = agree(*transport_, channel_, description(), options_.timeout);
+      const auto buckets = static_cast<std::uint32_t>(list_.buckets().size());
+      first_channel_ = agree_on_channels(*transport_, channel_, Channels::kKinds * buckets, options_.timeout);
     } catch (const std::exception&) {
       failure_ = std::current_exception();
       throw;
@@ -352,8 +351,7 @@ class Session {
     require_idle("restore");
     require_flat("restore");
     if (step_.calls != 0) throw bad("restore: commit the step or roll it back first");
-    const detail::Restored restored =
-        detail::restore(*transport_, channels_.blocks, memory_view(), states, own_only, memory_);
+    const detail::Restored restored = detail::restore(*transport_, channel_, memory_view(), states, own_only, memory_);
     steps_ = restored.counters.steps;
     committed_ = restored.counters.committed;
     rollbacks_ = static_cast<std::uint8_t>(restored.counters.rollbacks);
@@ -368,10 +366,11 @@ class Session {
   /// All that needs memory, once the ranks agree.
   void prepare() {
     memory_.allocate(options_.rollback);
+    const Channels channels(first_channel_, static_cast<std::uint32_t>(list_.buckets().size()));
     engine_ = std::make_unique<Engine>(transport_, options_.timeout, list_.buckets().size());
     for (BucketId id = 0; id < list_.buckets().size(); ++id) {
       Bucket& bucket = list_.buckets()[id];
-      make_reductions(bucket, *transport_, fingerprint_, static_cast<std::uint32_t>(id), channels_, options_);
+      make_reductions(bucket, *transport_, fingerprint_, static_cast<std::uint32_t>(id), channels, options_);
       bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters()[bucket.parameters.front()].name +
                               (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
@@ -468,7 +467,8 @@ class Session {
 
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
-  Channels channels_;
+  std::uint32_t channel_ = 0;        // of greetings
+  std::uint32_t first_channel_ = 0;  // of reductions
   ParameterList list_;
   std::vector<ParameterMemory> parameter_memory_;
   ErrorMemory memory_;

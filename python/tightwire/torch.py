@@ -23,10 +23,10 @@ from ._meeting import meet
 from ._process_group import ProcessGroup, ProcessGroupOptions, register
 from ._session import Communicator, Session, Statistics
 from ._sharded import Sharded
+from ._slots import NAMES
 
 # No deferred annotations in this file: DistributedDataParallel looks at those of its hook.
 
-_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _FORMAT = 1  # of state_dict()
 
 
@@ -236,8 +236,8 @@ def _complaint(ddp: Any, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -
     if getattr(ddp, "_tightwire_attached", False):
         return "this model is attached to already; DistributedDataParallel takes one hook"
     for name, parameter in parameters:
-        if parameter.dtype not in _NAMES:
-            return f'"{name}" is {parameter.dtype}; known are {", ".join(map(str, _NAMES))}. Leave it to the model\'s own care'
+        if parameter.dtype not in NAMES:
+            return f'"{name}" is {parameter.dtype}; known are {", ".join(map(str, NAMES))}. Leave it to the model\'s own care'
         if parameter.device.type != "cpu":
             return f'"{name}" is on {parameter.device}; this version reduces in host memory'
         if parameter.layout != torch.strided:
@@ -312,7 +312,7 @@ def attach(
     session = Session(communicator, specification)
     buckets: list[Bucket] = []
     places: dict[int, Place] = {}
-    numbers = [session.add(name, p.shape, _NAMES[p.dtype]) for name, p in parameters]
+    numbers = [session.add(name, p.shape, NAMES[p.dtype]) for name, p in parameters]
     for indices in _group(parameters, min(most, getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1 << 20)), most):
         bucket = Bucket(session.add_bucket([numbers[index] for index in indices]), len(indices))
         buckets.append(bucket)

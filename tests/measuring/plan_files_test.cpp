@@ -63,7 +63,7 @@ TEST(ModelFile, ReadsShapesAndDescriptions) {
   EXPECT_EQ(of_lines[0].type, ElementType::bf16);
   EXPECT_EQ(of_lines[1].shape, (std::vector<std::int64_t>{64}));
   const File described("d.txt",
-                       "wire version 1\nworld size 2\nparameter 0 \"w [1]\" [64,3] fp32 int8:block=256\n"
+                       "wire version 2\nworld size 2\nparameter 0 \"w [1]\" [64,3] fp32 int8:block=256\n"
                        "parameter 1 \"s\" [] bf16 exact\nbucket 0 of parameters 0 1: two_shot\n");
   const auto of_session = read_model(described.path());
   ASSERT_EQ(of_session.size(), 2u);

@@ -30,7 +30,7 @@ struct ReductionInput {
 /// What the frames of one reduction say about themselves.
 struct FrameIdentity {
   std::uint64_t fingerprint = 0;
-  std::uint32_t channel = 0;
+  std::uint32_t channel = 0;  ///< of this reduction alone
   std::uint32_t bucket = 0;
 
   FrameHeader header(const ReductionInput& input, FrameKind kind, std::size_t sender, std::size_t chunk) const {
@@ -49,7 +49,7 @@ struct FrameIdentity {
             .nonfinite = 0};
   }
   std::uint64_t tag(const ReductionInput& input, FrameKind kind, std::size_t chunk) const {
-    return message_tag(channel, kind, bucket, input.sequence, static_cast<std::uint32_t>(chunk));
+    return message_tag(channel, kind, input.sequence, static_cast<std::uint32_t>(chunk));
   }
 };
 
