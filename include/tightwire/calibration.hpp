@@ -96,6 +96,7 @@ void measure_codec(const std::shared_ptr<Transport>& transport, SessionOptions o
   options.policy = {.rules = {}, .exact_by_default = {}};
   options.bucket_bytes = elements * sizeof(float);
   options.momentum = {};
+  options.observer = {};  // is for the Session that the measurement is for
   options.nonfinite = NonFinitePolicy::propagate;
   SessionType session(transport, options);
   session.add("trial", matrix_of(elements));
@@ -181,6 +182,9 @@ Calibration calibrate(const std::shared_ptr<Transport>& transport, const Session
     bool measured = false;
     for (const std::size_t bytes : bucket_bytes) {
       std::size_t elements = std::max<std::size_t>(bytes / sizeof(float), 1);
+      // An odd number makes no matrix, and what is no matrix has no factors.
+      constexpr std::size_t kMatrix = 4096;
+      if (codec.low_rank() != nullptr) elements = (elements + kMatrix - 1) / kMatrix * kMatrix;
       SessionOptions with = options;
       with.codec = codec;
       const auto wire_seconds = [&] {

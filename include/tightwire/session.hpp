@@ -114,7 +114,7 @@ class Session {
     require_open_for("seal");
     try {
       if (options_.codec.automatic())
-        options_.codec = choose_codec<Session>(transport_, channels_.blocks, options_, parameters());
+        options_.codec = choose_codec<Session>(transport_, channels_.blocks, options_, list_);
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
