@@ -61,7 +61,9 @@ inline void fill_like_gradient(std::span<float> gradient, int rank) {
   for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = gradient_like(rank, i);
 }
 
-/// Only codecs of blocks have all three costs; of others all but their values' and factors' goes to `encode`.
+/// Only codecs of blocks have all three costs; of others all but their values' and factors' goes to `encode`. Forming
+/// sums includes encodings, which are taken to cost what others do; adding, what is left, but no less than half of
+/// decoding, which reads as much and writes what it read.
 inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Statistics& statistics) {
   CodecWork total;
   for (const Stage& stage : load)
@@ -69,6 +71,7 @@ inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Stati
       const bool own = (codec.sparse() == nullptr && codec.low_rank() == nullptr) || work.codec == codec.spec();
       if (!own) continue;
       total.encoded += work.encoded;
+      total.encoded_in_sums += work.encoded_in_sums;
       total.combined += work.combined;
       total.decoded += work.decoded;
     }
@@ -76,8 +79,10 @@ inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Stati
   if (codec.sparse() != nullptr || codec.low_rank() != nullptr)
     return {each(statistics.encode_seconds + statistics.combine_seconds + statistics.decode_seconds, total.encoded), 0,
             0};
-  return {each(statistics.encode_seconds, total.encoded), each(statistics.combine_seconds, total.combined),
-          each(statistics.decode_seconds, total.decoded)};
+  const double encode = each(statistics.encode_seconds, total.encoded - total.encoded_in_sums);
+  const double decode = each(statistics.decode_seconds, total.decoded);
+  const double combine = each(statistics.combine_seconds - encode * total.encoded_in_sums, total.combined);
+  return {encode, std::max(combine, decode / 2), decode};
 }
 
 /// Under which name the model knows what a codec of `SessionOptions` costs.

@@ -22,6 +22,9 @@ constexpr const char* to_string(Algorithm algorithm) {
   return algorithm == Algorithm::two_shot ? "two_shot" : algorithm == Algorithm::one_shot ? "one_shot" : "automatic";
 }
 
+/// Chunks of a bucket that are under way together.
+constexpr std::size_t kChunksUnderWay = 4;
+
 /// What becomes of a buffer. The last three are of one parameter, whose buffer is the same size on every rank.
 enum class Operation : std::uint8_t {
   all_reduce,      ///< the sum, or mean, of all ranks' buffers, on every rank
