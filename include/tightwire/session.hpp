@@ -431,7 +431,7 @@ class Session {
     if (!bucket.started) return;
     bucket.started = false;
     bucket.last = bucket.operation.statistics;
-    static_cast<Statistics&>(step_) += bucket.last;
+    step_.add(bucket.last, bucket.operation.busy_seconds);
     if (options_.observer) options_.observer->finished(*this, bucket);
     if (options_.momentum) gather_momentum(bucket);
   }
@@ -460,8 +460,7 @@ class Session {
     keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
     step_.step_seconds = seconds_since(step_began_);
     step_began_ = Clock::now();
-    static_cast<Statistics&>(total_) += step_;
-    total_.step_seconds += step_.step_seconds;
+    total_ += step_;
     last_step_ = std::exchange(step_, {});
     if (options_.observer) options_.observer->step_ended(*this, keep);
   }

@@ -27,8 +27,7 @@ class Prometheus final : public RecordWriter {
     flush();
   }
   void step(const StepRecord& record) override {
-    static_cast<Statistics&>(total_) += record.statistics;
-    total_.step_seconds += record.statistics.step_seconds;
+    total_ += record.statistics;
     ++steps_;
     rolled_back_ += record.kept ? 0 : 1;
     share_ = record.statistics.communication_share();

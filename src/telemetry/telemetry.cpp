@@ -48,10 +48,8 @@ class Telemetry::State {
     for (auto& writer : writers_) writer->begin({session.rank(), session.size(), session.description()});
     if (options_.sample_every != 0 && session.size() > 1)
       shadow_.emplace(session, transport, options_.sample_every, options_.sample_elements);
-    for (BucketId id = 0; id < session.buckets(); ++id) {
+    for (BucketId id = 0; id < session.buckets(); ++id)
       record_.buckets.push_back({session.parameters()[session.bucket_parameters(id).front()].name, {}});
-      spans_.reserve(session.buckets());
-    }
     sealed_at_ = step_began_ = flushed_ = Clock::now();
   }
 
@@ -68,7 +66,6 @@ class Telemetry::State {
     record.statistics += bucket.last;
     record.began = seconds(step_began_, bucket.operation.began);
     record.ended = seconds(step_began_, bucket.operation.ended);
-    spans_.emplace_back(record.began, record.ended);
   }
 
   void step_ended(const Session& session, bool kept) {
@@ -86,21 +83,15 @@ class Telemetry::State {
       bucket.statistics = {};
       bucket.began = bucket.ended = 0;
     }
-    spans_.clear();
     ++record_.step;
     step_began_ = now;
   }
 
  private:
   /// Of the time with reductions under way, that in which nobody waited.
-  double overlap() {
-    std::sort(spans_.begin(), spans_.end());
-    double busy = 0, end = 0;
-    for (const auto& [from, to] : spans_) {
-      busy += std::max(0.0, to - std::max(from, end));
-      end = std::max(end, to);
-    }
-    return busy > 0 ? std::clamp(1 - record_.statistics.blocked_seconds / busy, 0.0, 1.0) : 0;
+  double overlap() const {
+    const StepStatistics& step = record_.statistics;
+    return step.busy_seconds > 0 ? std::clamp(1 - step.blocked_seconds / step.busy_seconds, 0.0, 1.0) : 0;
   }
 
   void write(TimePoint now) {
@@ -120,8 +111,7 @@ class Telemetry::State {
 
   void warn(const Session& session) {
     if (warned_) return;
-    static_cast<Statistics&>(watched_) += record_.statistics;
-    watched_.step_seconds += record_.statistics.step_seconds;
+    watched_ += record_.statistics;
     watched_overlap_ += record_.overlap;
     if (++watched_steps_ < options_.warn_steps) return;
     const double overlap = watched_overlap_ / static_cast<double>(watched_steps_);
@@ -143,7 +133,6 @@ class Telemetry::State {
   std::vector<std::unique_ptr<telemetry::RecordWriter>> writers_;
   std::optional<telemetry::Shadow> shadow_;
   StepRecord record_;
-  std::vector<std::pair<double, double>> spans_;
   TimePoint sealed_at_, step_began_, flushed_;
   int rank_ = 0;
   bool sealed_ = false;
