@@ -24,7 +24,7 @@ struct SampleRecord {
   std::string parameter;
   std::size_t elements = 0;  ///< from its first on
   double gradient_norm = 0;  ///< of the exact mean
-  double error = 0;          ///< norm of the result less the exact mean, over `gradient_norm`
+  double error = 0;          ///< norm of the result less the exact mean, over `gradient_norm`; NaN where that is 0
   double residual_norm = 0;  ///< of what this rank's contributions lost, kept for later steps
 };
 

@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -67,7 +68,17 @@ class Prometheus final : public RecordWriter {
   template <class Number>
   void entry(const char* name, const char* help, const char* type, Number value) {
     text_ << "# HELP tightwire_" << name << " " << help << "\n# TYPE tightwire_" << name << " " << type
-          << "\ntightwire_" << name << labels_.text() << value << "\n";
+          << "\ntightwire_" << name << labels_.text();
+    put(value);
+    text_ << "\n";
+  }
+  void put(std::uint64_t value) { text_ << value; }
+  /// What is not finite has names of its own here; of JSON's "null" a reader refuses the whole file.
+  void put(double value) {
+    if (std::isfinite(value))
+      text_ << value;
+    else
+      text_ << (std::isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
   }
   void replace() {
     const std::string draft = path_ + ".draft";

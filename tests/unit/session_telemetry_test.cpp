@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -168,6 +169,34 @@ TEST(Telemetry, PrometheusFileHasTheCounters) {
   EXPECT_TRUE(contains(text, "tightwire_steps_total{rank=\"0\"} 6\n"));
   EXPECT_TRUE(contains(text, "tightwire_steps_rolled_back_total{rank=\"0\"} 1\n"));
   EXPECT_FALSE(std::filesystem::exists(folder.file("0.prom.draft")));
+}
+
+TEST(Telemetry, SamplesThatAreNotNumbersLeaveFilesReadable) {
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), 0.0f}) {
+    const Folder folder;
+    run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+      SessionOptions options;
+      options.observer = std::make_shared<Telemetry>(
+          TelemetryOptions{.json_lines = folder.file("{rank}.jsonl"), .prometheus = folder.file("{rank}.prom"), .sample_every = 1});
+      Session session(transport, options);
+      session.add("matrix", {64, 64});
+      session.seal();
+      std::vector<float> gradient(64 * 64);
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.37f * static_cast<float>(i);
+      session.all_reduce(gradient);  // leaves a residual
+      session.commit();
+      std::fill(gradient.begin(), gradient.end(), value);
+      session.all_reduce(gradient);
+      session.commit();
+    });
+    const auto all = lines(folder.file("0.jsonl"));
+    ASSERT_EQ(all.size(), 3u);
+    EXPECT_TRUE(all[1]["sample"]["error"].is_number());
+    EXPECT_TRUE(all[2]["sample"]["error"].is_null()) << all[2]["sample"];
+    const std::string text = content(folder.file("0.prom"));
+    EXPECT_TRUE(contains(text, "\ntightwire_sample_error{rank=\"0\"} NaN\n"));
+    EXPECT_FALSE(contains(text, "null"));
+  }
 }
 
 TEST(Telemetry, TheSampledErrorIsTheErrorAndSamplesTakeTurns) {
