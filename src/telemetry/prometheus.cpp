@@ -15,12 +15,6 @@ namespace {
 class Prometheus final : public RecordWriter {
  public:
   explicit Prometheus(const std::string& path) : path_(path) { replace(); }
-  ~Prometheus() override {
-    try {
-      flush();
-    } catch (const Error&) {  // nobody is left to be told
-    }
-  }
 
   void begin(const JobPlace& place) override {
     labels_.clear();
@@ -85,7 +79,7 @@ class Prometheus final : public RecordWriter {
     {
       OutputFile file(draft);
       file.write(text_.text());
-      file.flush();
+      file.close();
     }
     if (std::rename(draft.c_str(), path_.c_str()) != 0)
       throw Error(Errc::transport, "telemetry: \"" + path_ + "\" cannot be replaced: " + std::strerror(errno));
