@@ -2,6 +2,7 @@
 // all asked for it are found.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -181,6 +182,17 @@ TEST(AutomaticCodec, IsReadFromText) {
   EXPECT_TRUE(parse_codec("auto").automatic());
   EXPECT_EQ(parse_codec("auto").spec(), "auto");
   EXPECT_ERROR(parse_codec("auto:fast"), Errc::invalid_argument, "auto:fast");
+}
+
+TEST(Calibration, MessagesOfTheLinksMeasurementFitItsMemory) {
+  for (int ranks = 2; ranks <= 16384; ranks += ranks < 100 ? 1 : ranks) {
+    const std::vector<std::size_t> sizes = detail::message_sizes(ranks);
+    EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end())) << ranks;
+    EXPECT_GE(sizes.back(), 4096u);
+    EXPECT_LE(2 * static_cast<std::size_t>(ranks) * sizes.back(), std::size_t{128} << 20) << ranks;
+  }
+  EXPECT_EQ(detail::message_sizes(2).back(), std::size_t{4} << 20);
+  EXPECT_EQ(detail::message_sizes(16384), std::vector<std::size_t>{4096});
 }
 
 TEST(Calibration, TellsCostsOfEveryCodecAndExplainsItsTrials) {
