@@ -9,4 +9,4 @@ mkdir -p build/tidy
 sed -E 's/-Winvalid-pch -include [^ ]*cmake_pch\.hxx//' build/dev/compile_commands.json > build/tidy/compile_commands.json
 folders=(src cuda transports bindings tools)
 [[ ${1-} == --all ]] && folders+=(tests bench examples convergence)
-git ls-files -z "${folders[@]/%//*.cpp}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p build/tidy --quiet --extra-arg=-w
+git -c safe.directory="$PWD" ls-files -z "${folders[@]/%//*.cpp}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p build/tidy --quiet --extra-arg=-w
