@@ -33,6 +33,8 @@ struct Calibration {
   LinkCost link;
   CodecCosts costs;
   std::vector<Trial> trials;
+  bool shares_memory = false;  ///< `link` is of ranks that reach each other through memory, and tells of no network
+  int ranks_per_core = 0;      ///< on the fullest core; 0: not known
 };
 
 /// A matrix about as long as it is wide.
@@ -181,8 +183,11 @@ template <class SessionType>
 Calibration calibrate(const std::shared_ptr<Transport>& transport, const SessionOptions& options,
                       const std::vector<Codec>& codecs, const std::vector<std::size_t>& bucket_bytes,
                       double most_seconds, int repeats) {
-  Calibration calibration{
-      .ranks = transport->size(), .link = measure_link(*transport, 0.02, options.timeout), .costs = {}, .trials = {}};
+  Calibration calibration{.ranks = transport->size(),
+                          .link = measure_link(*transport, 0.02, options.timeout),
+                          .costs = {},
+                          .trials = {},
+                          .shares_memory = transport->shares_memory()};
   for (const Codec& codec : codecs) {
     bool measured = false;
     for (const std::size_t bytes : bucket_bytes) {
