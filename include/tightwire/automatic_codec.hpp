@@ -72,8 +72,8 @@ inline double predicted_seconds(const std::vector<BucketLoad>& loads, const std:
     std::map<std::string, double> bytes;
     for (const Stage& stage : load)
       for (const CodecWork& work : stage.work) bytes[work.codec] += work.encoded + work.combined + work.decoded;
-    const auto most = std::max_element(bytes.begin(), bytes.end(),
-                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto most =
+        std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     const auto scale = most == bytes.end() ? scales.end() : scales.find(most->first);
     sum += seconds_of(load, cluster, costs) * (scale == scales.end() ? 1 : scale->second);
   }
@@ -94,8 +94,7 @@ Codec choose_codec(const std::shared_ptr<Transport>& transport, std::uint32_t ch
   const std::vector<std::vector<ParameterId>> declared = list.declared();
   // Ranks that were given other codecs, parameters or buckets are found here, rather than measured with.
   std::string question = "codec auto, still to be chosen\n";
-  for (const Parameter& parameter : list.parameters())
-    question += "parameter " + detail::describe(parameter) + "\n";
+  for (const Parameter& parameter : list.parameters()) question += "parameter " + detail::describe(parameter) + "\n";
   for (const std::vector<ParameterId>& bucket : declared) {
     question += "bucket of parameters";
     for (const ParameterId id : bucket) question += " " + std::to_string(id);

@@ -192,7 +192,7 @@ class Engine {
   std::thread thread_;
   std::vector<Operation*> arrived_;
   std::vector<Operation*> active_;  // touched by the driver alone
-  TimePoint busy_since_;             // operations are under way since then, or one has ended
+  TimePoint busy_since_;            // operations are under way since then, or one has ended
   bool driving_ = false;
   bool background_ = false;
   bool stopping_ = false;

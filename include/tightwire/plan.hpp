@@ -112,9 +112,9 @@ struct BucketPlan {
 
 struct PlanOptions {
   Algorithm algorithm = Algorithm::automatic;
-  std::size_t share_elements = 0;                      ///< elements of a chunk that one rank owns, about;
-                                                       ///< 0: see `open_share_length`
-  std::size_t one_shot_bytes = std::size_t{16} << 10;  ///< encoded bytes up to which `automatic` takes one_shot,
+  std::size_t share_elements = 0;                        ///< elements of a chunk that one rank owns, about;
+                                                         ///< 0: see `open_share_length`
+  std::size_t one_shot_bytes = std::size_t{16} << 10;    ///< encoded bytes up to which `automatic` takes one_shot,
   std::size_t one_shot_excess = std::size_t{256} << 10;  ///< and by how much the busiest rank may send more then
 };
 

@@ -10,8 +10,7 @@
 
 namespace tightwire::telemetry {
 
-OutputFile::OutputFile(const std::string& path, const char* mode)
-    : path_(path), file_(std::fopen(path.c_str(), mode)) {
+OutputFile::OutputFile(const std::string& path, const char* mode) : path_(path), file_(std::fopen(path.c_str(), mode)) {
   if (file_ == nullptr)
     throw Error(Errc::invalid_argument, "telemetry: \"" + path + "\" cannot be written: " + std::strerror(errno));
 }

@@ -30,8 +30,8 @@ class RecordWriter {
   virtual void end() { flush(); }
 };
 
-/// Throw Error(invalid_argument) for a path that cannot be written. Lines go on behind those that a file has, the others
-/// replace it.
+/// Throw Error(invalid_argument) for a path that cannot be written. Lines go on behind those that a file has, the
+/// others replace it.
 std::unique_ptr<RecordWriter> json_lines(const std::string& path);
 std::unique_ptr<RecordWriter> prometheus(const std::string& path);
 std::unique_ptr<RecordWriter> chrome_trace(const std::string& path);

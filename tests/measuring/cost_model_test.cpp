@@ -83,9 +83,9 @@ TEST(CostModel, AddingCostsWhatIsLeftOfFormingSumsWithoutTheirEncodings) {
   EXPECT_NEAR(cost.encode_seconds, 2e-9, 1e-15);
   EXPECT_NEAR(cost.combine_seconds, 1e-9, 1e-15);  // 5 less two encodings
   EXPECT_NEAR(cost.decode_seconds, 0.5e-9, 1e-15);
-  const CodecCost fused = detail::cost_of(
-      parse_codec("int8"), load,
-      {.encode_seconds = 2e-9 * half, .combine_seconds = 3e-9 * half, .decode_seconds = 0.5e-9 * half});
+  const CodecCost fused =
+      detail::cost_of(parse_codec("int8"), load,
+                      {.encode_seconds = 2e-9 * half, .combine_seconds = 3e-9 * half, .decode_seconds = 0.5e-9 * half});
   EXPECT_NEAR(fused.combine_seconds, 0.25e-9, 1e-15);
 }
 

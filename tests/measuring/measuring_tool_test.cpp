@@ -58,11 +58,10 @@ TEST(ToolBench, EveryCodecPassesTheCheckAndFiguresFollowTheirDefinitions) {
 TEST(ToolBench, CheckFindsWhatIsPlanted) {
   const std::string bench = "bench -n 2 --from 64K --to 64K --iterations 1 --codecs int8 --check ";
   EXPECT_EQ(tool(bench).status, 0);
-  const std::vector<std::pair<std::string, std::string>> plants = {
-      {"bits", "ranks hold different bits"},
-      {"error", "above the bound"},
-      {"nan", "above the bound"},
-      {"bytes", "and the plan says"}};
+  const std::vector<std::pair<std::string, std::string>> plants = {{"bits", "ranks hold different bits"},
+                                                                   {"error", "above the bound"},
+                                                                   {"nan", "above the bound"},
+                                                                   {"bytes", "and the plan says"}};
   for (const auto& [plant, told] : plants) {
     const Outcome outcome = tool(bench + "--plant " + plant);
     EXPECT_EQ(outcome.status, 1) << plant;

@@ -130,7 +130,8 @@ TEST(CalibrationFile, NamesWhatIsWrong) {
   says(R"({"tightwire_calibration": 1})", "of version 2");
   says(head + R"("codecs": {}})", "\"link\" is missing");
   says(R"({"tightwire_calibration": 2, "ranks": 2, "link": {}, "codecs": {}})", "shares_memory");
-  says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 0, "overlap": 1}, "codecs": {}})", "gbit_per_s");
+  says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 0, "overlap": 1}, "codecs": {}})",
+       "gbit_per_s");
   says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 1, "overlap": 5}, "codecs": {}})", "overlap");
   says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 1, "overlap": 1}, "codecs": {"c": [5]}})",
        "bucket_bytes");

@@ -163,11 +163,13 @@ TEST(AutomaticCodec, BucketsThatWereDeclaredArePredictedAndCompared) {
 
 /// Noise in a candidate's measurement makes only those buckets faster that it is in.
 TEST(AutomaticCodec, ScalesOnlyBucketsThatTheCandidateIsIn) {
-  const std::vector<Parameter> parameters = {{.name = "norms", .shape = {1 << 20}}, {.name = "small", .shape = {64, 64}}};
+  const std::vector<Parameter> parameters = {{.name = "norms", .shape = {1 << 20}},
+                                             {.name = "small", .shape = {64, 64}}};
   const LinkCost link{20e-6, 1e-6, 1e9, 0.5};
   const Cluster cluster{2, 1, link, link};
   CodecCosts costs;
-  for (const char* codec : {"exact", "int4"}) costs.add(detail::cost_name(parse_codec(codec)), 1e6, {1e-10, 1e-10, 1e-10});
+  for (const char* codec : {"exact", "int4"})
+    costs.add(detail::cost_name(parse_codec(codec)), 1e6, {1e-10, 1e-10, 1e-10});
   const std::map<std::string, double> scales = {{"dense:block=256", 1.0}, {"int4:block=64", 0.5}};
   std::vector<double> seconds;
   for (const char* codec : {"exact", "int4"}) {

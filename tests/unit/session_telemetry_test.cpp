@@ -176,8 +176,8 @@ TEST(Telemetry, SamplesThatAreNotNumbersLeaveFilesReadable) {
     const Folder folder;
     run_all(2, [&](const std::shared_ptr<Transport>& transport) {
       SessionOptions options;
-      options.observer = std::make_shared<Telemetry>(
-          TelemetryOptions{.json_lines = folder.file("{rank}.jsonl"), .prometheus = folder.file("{rank}.prom"), .sample_every = 1});
+      options.observer = std::make_shared<Telemetry>(TelemetryOptions{
+          .json_lines = folder.file("{rank}.jsonl"), .prometheus = folder.file("{rank}.prom"), .sample_every = 1});
       Session session(transport, options);
       session.add("matrix", {64, 64});
       session.seal();
@@ -346,13 +346,14 @@ TEST(Telemetry, ObserversThatThrowKeepNoOtherRankWaiting) {
 
    private:
     void once(const Bucket& bucket, const std::string& now) {
-      if (now == when && bucket.parameters.front() == 1) throw Error(Errc::internal, std::exchange(when, "") + " fails");
+      if (now == when && bucket.parameters.front() == 1)
+        throw Error(Errc::internal, std::exchange(when, "") + " fails");
     }
   };
   for (const std::string when : {"started", "finished"}) {
     std::vector<std::vector<float>> results(2);
     run_all(2, [&](const std::shared_ptr<Transport>& transport) {
-      SessionOptions options{.bucket_bytes = 1, .timeout = std::chrono::seconds(5)};
+      SessionOptions options{.timeout = std::chrono::seconds(5), .bucket_bytes = 1};
       const auto observer = std::make_shared<Throwing>();
       if (transport->rank() == 0) options.observer = observer;
       Session session(transport, options);

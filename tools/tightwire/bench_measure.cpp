@@ -198,8 +198,7 @@ int place_on_cores(Transport& transport, bool pin) {
   const std::uint64_t core = bound ? static_cast<std::uint64_t>(cores[place % cores.size()]) + 1 : 0;
   const std::vector<std::uint64_t> core_of = gather_values(transport, core);
   std::size_t sharing = 0;
-  for (std::size_t rank = 0; rank < node_of.size(); ++rank)
-    sharing += same_node(rank) && core_of[rank] == core ? 1 : 0;
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank) sharing += same_node(rank) && core_of[rank] == core ? 1 : 0;
   if (!bound) sharing = (beside + cores.size() - 1) / std::max<std::size_t>(cores.size(), 1);
   const std::vector<std::uint64_t> all = gather_values(transport, sharing);
   return static_cast<int>(*std::max_element(all.begin(), all.end()));

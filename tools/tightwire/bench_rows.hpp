@@ -11,10 +11,10 @@
 
 namespace tightwire::tool {
 
-/// Codecs that are compared where none are named: by `plan`, which needs the costs of all of them, and by `bench`, which
-/// measures those that are no matter of the model (the first four).
-inline const std::vector<std::string> kComparedCodecs = {"exact", "bf16", "int8", "int4", "topk:ratio=0.01",
-                                                         "powersgd:rank=4"};
+/// Codecs that are compared where none are named: by `plan`, which needs the costs of all of them, and by `bench`,
+/// which measures those that are no matter of the model (the first four).
+inline const std::vector<std::string> kComparedCodecs = {"exact",           "bf16",           "int8", "int4",
+                                                         "topk:ratio=0.01", "powersgd:rank=4"};
 
 struct BenchOptions {
   int ranks = 0;  ///< to start; 0: those of the job we are in

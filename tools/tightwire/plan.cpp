@@ -188,8 +188,8 @@ void print_head(const PlanArguments& arguments, const Plan& plan, const std::vec
   }
   std::cout << std::fixed << std::setprecision(2) << parameters.size() << " parameters of " << 1e-6 * elements
             << " million elements, " << arguments.compute_ms << " ms to compute a step\n"
-            << "across nodes " << (plan.across.bytes_per_second > 0 ? link_text(plan.across) : "nothing")
-            << "; inside " << link_text(plan.inside) << "; codecs "
+            << "across nodes " << (plan.across.bytes_per_second > 0 ? link_text(plan.across) : "nothing") << "; inside "
+            << link_text(plan.inside) << "; codecs "
             << (arguments.calibration.empty() ? "as measured on this CPU" : "as in " + arguments.calibration) << '\n';
   if (!plan.left_out.empty()) {
     std::cout << "left out, since the calibration does not know their costs:";
@@ -240,8 +240,10 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
   plan.add_option("--per-node", arguments.per_node, "Ranks per node, which share its link")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  plan.add_option("-c,--codecs", arguments.codecs, "Codecs to compare, separated by spaces; by default those that the calibration knows of exact bf16 int8 "
-                  "int4 topk:ratio=0.01 powersgd:rank=4");
+  plan.add_option(
+      "-c,--codecs", arguments.codecs,
+      "Codecs to compare, separated by spaces; by default those that the calibration knows of exact bf16 int8 "
+      "int4 topk:ratio=0.01 powersgd:rank=4");
   plan.add_option("--compute-ms", arguments.compute_ms, "Forward and backward pass; buckets follow the last two thirds")
       ->check(CLI::NonNegativeNumber);
   plan.add_option("--calibration", arguments.calibration, "What tightwire bench --calibrate wrote");
