@@ -134,7 +134,7 @@ TEST(CalibrationFile, NamesWhatIsWrong) {
        "gbit_per_s");
   says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 1, "overlap": 5}, "codecs": {}})", "overlap");
   says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 1, "overlap": 1}, "codecs": {"c": [5]}})",
-       "bucket_bytes");
+       "is no number");
   EXPECT_ERROR(read_calibration("/nowhere/c"), Errc::invalid_argument, "/nowhere/c");
   EXPECT_ERROR(write_calibration("/nowhere/c", {}, ""), Errc::invalid_argument, "/nowhere/c");
 }
