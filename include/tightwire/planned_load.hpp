@@ -58,7 +58,8 @@ inline void add_blocks(Stage& stage, const BucketPlan& plan, std::span<const Pla
   stage.rounds = std::max(stage.rounds, one_shot || !plan.contributes() ? 1 : 2);
   const std::size_t chunks = plan.chunks.size();
   stage.chunks += static_cast<double>(chunks);
-  stage.windows = std::max(stage.windows, static_cast<double>((chunks + kChunksUnderWay - 1) / kChunksUnderWay));
+  const std::size_t windows = (chunks + kChunksUnderWay - 1) / kChunksUnderWay;
+  stage.windows = std::max(stage.windows, static_cast<double>(windows));
 }
 
 /// Top-k: what is to be expected, since what is chosen depends on the gradients.
