@@ -74,15 +74,17 @@ class BucketPlanning {
   /// factors, go flat; so does what is small enough for a single round.
   bool goes_through_nodes(const Bucket& bucket, const std::vector<Parameter>& parameters) const {
     if (nodes_.ranks.size() < 2 || nodes_.per_node() < 2) return false;
-    std::size_t wire = 0;
+    std::size_t wire = 0, blocks = 0;
     for (const std::size_t id : bucket.parameters) {
       const Codec& codec = options_.policy.choose(parameters[id], options_.codec);
       if (parameters[id].type != ElementType::f32 || codec.sparse() != nullptr || codec.low_rank() != nullptr)
         return false;
-      wire += codec.coder(ElementType::f32)->wire_bytes(parameters[id].count);
+      const auto coder = codec.coder(ElementType::f32);
+      wire += coder->wire_bytes(parameters[id].count);
+      blocks += (parameters[id].count + coder->block() - 1) / coder->block();
     }
     return options_.plan.algorithm == Algorithm::two_shot ||
-           (options_.plan.algorithm == Algorithm::automatic && wire > options_.plan.one_shot_bytes);
+           (options_.plan.algorithm == Algorithm::automatic && !one_round_pays(wire, blocks, ranks_, options_.plan));
   }
   void plan_hierarchy(Bucket& bucket) {
     const auto [node, place] = nodes_.place_of(rank_);

@@ -83,6 +83,12 @@ class ParameterList {
   }
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// The parameters of every bucket so far.
+  std::vector<std::vector<ParameterId>> declared() const {
+    std::vector<std::vector<ParameterId>> all;
+    for (const Bucket& bucket : buckets_) all.push_back(bucket.parameters);
+    return all;
+  }
   std::deque<Bucket>& buckets() { return buckets_; }
   const std::deque<Bucket>& buckets() const { return buckets_; }
   BucketId bucket_of(ParameterId id) const { return bucket_of_[id]; }

@@ -15,6 +15,7 @@
 #include <tightwire/automatic_codec.hpp>
 #include <tightwire/bucket.hpp>
 #include <tightwire/bucket_planning.hpp>
+#include <tightwire/detail/first_error.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/gradient_clipping.hpp>
@@ -111,11 +112,12 @@ class Session {
     require_open_for("seal");
     try {
       if (options_.codec.automatic())
-        options_.codec = choose_codec<Session>(transport_, channel_, options_, parameters());
+        options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
-      fingerprint_ = agree(*transport_, channel_, description(), options_.timeout);
+      const std::string plan = description() + agreement_of(options_.observer);
+      fingerprint_ = agree(*transport_, channel_, plan, options_.timeout);
       const auto buckets = static_cast<std::uint32_t>(list_.buckets().size());
       first_channel_ = agree_on_channels(*transport_, channel_, Channels::kKinds * buckets, options_.timeout);
     } catch (const std::exception&) {
@@ -150,6 +152,7 @@ class Session {
                 std::to_string(bucket.parameters.size()) + " parameters of " + bucket.operation.name);
     for (std::size_t i = 0; i < data.size(); ++i) require_pointer("start", bucket.parameters[i], data[i]);
     std::copy(data.begin(), data.end(), bucket.pointers.begin());
+    if (options_.observer) options_.observer->started(*this, bucket);
     begin(bucket, true);
     return {*this, id, bucket.sequence};
   }
@@ -174,13 +177,15 @@ class Session {
       for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
     }
     if (options_.momentum.clip_norm != 0.0f) detail::clip(parameters(), data, options_.momentum.clip_norm, size());
-    for (BucketId id = 0; id < list_.buckets().size(); ++id) {
-      Bucket& bucket = list_.buckets()[id];
+    detail::FirstError observers;  // must not keep a bucket from the other ranks
+    for (Bucket& bucket : list_.buckets()) {
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
+      if (options_.observer) observers.catching([&] { options_.observer->started(*this, bucket); });
       begin(bucket, false);
     }
-    for (Bucket& bucket : list_.buckets()) finish(bucket);
+    for (Bucket& bucket : list_.buckets()) observers.catching([&] { finish(bucket); });
     step_.blocked_seconds += seconds_since(began);
+    observers.rethrow();
     for (const Bucket& bucket : list_.buckets()) require_finite(bucket);
   }
 
@@ -401,7 +406,6 @@ class Session {
 
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
-    if (options_.observer) options_.observer->started(*this, bucket);
     bucket.sharded() ? open_shards(bucket) : open_parts(bucket);
     for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i)
       bucket.stages[i] = memory_.open(bucket.stage_regions[i]);
@@ -430,9 +434,11 @@ class Session {
     if (!bucket.started) return;
     bucket.started = false;
     bucket.last = bucket.operation.statistics;
-    static_cast<Statistics&>(step_) += bucket.last;
-    if (options_.observer) options_.observer->finished(*this, bucket);
+    step_.add(bucket.last, bucket.operation.busy_seconds);
+    detail::FirstError observers;
+    if (options_.observer) observers.catching([&] { options_.observer->finished(*this, bucket); });
     if (options_.momentum) gather_momentum(bucket);
+    observers.rethrow();
   }
 
   /// Momentum of the parameters that are not sparse, of the mean that all ranks hold.
@@ -459,8 +465,7 @@ class Session {
     keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
     step_.step_seconds = seconds_since(step_began_);
     step_began_ = Clock::now();
-    static_cast<Statistics&>(total_) += step_;
-    total_.step_seconds += step_.step_seconds;
+    total_ += step_;
     last_step_ = std::exchange(step_, {});
     if (options_.observer) options_.observer->step_ended(*this, keep);
   }

@@ -24,6 +24,13 @@ std::string word_of(const fs::path& path) {
   file >> word;
   return word;
 }
+/// Of InfiniBand "4: ACTIVE": the name.
+std::string port_state(const fs::path& path) {
+  std::ifstream file(path);
+  std::string number, name;
+  file >> number >> name;
+  return name.empty() ? number : name;
+}
 std::optional<long> number_of(const fs::path& path) {
   std::ifstream file(path);
   long number = 0;
@@ -43,7 +50,7 @@ std::vector<NetworkDevice> network_devices() {
   for (const auto& entry : fs::directory_iterator("/sys/class/infiniband", ignored))
     for (const auto& port : fs::directory_iterator(entry.path() / "ports", ignored)) {
       NetworkDevice device{.name = entry.path().filename().string() + ":" + port.path().filename().string(),
-                           .state = word_of(port.path() / "state"),
+                           .state = port_state(port.path() / "state"),
                            .gbit = {},
                            .numa = {},
                            .infiniband = true};

@@ -33,7 +33,7 @@ namespace tightwire {
 /// Up to kDepth chunks are in flight: while one is on the wire, the next is encoded and another one decoded.
 class BlockReduction final : public Reduction {
  public:
-  static constexpr std::size_t kDepth = 4;
+  static constexpr std::size_t kDepth = kChunksUnderWay;
   /// Bytes of a frame from which it may be written past the caches.
   static constexpr std::size_t kSmallestPastCache = std::size_t{4} << 10;
   /// Bytes of gradients above which decoded ones are written past the caches, which would not hold them anyway.
