@@ -55,7 +55,7 @@ def main() -> None:
                 for size in options.sizes:
                     lines = run([*job, *tool, "--warm-up", "1", "--from", size, "--to", size, "--json"]).splitlines()
                     plan = json.loads(run([options.tool, "plan", "--bytes", size, "--calibration", calibration, "--json",
-                                           "--ranks", str(ranks), "--per-node", "1", "--bucket-bytes", "1G",
+                                           "--ranks", str(ranks), "--per-node", str(ranks if rate == 0 else 1), "--bucket-bytes", "1G",
                                            "--codecs", *options.codecs]))[0]
                     told = [json.loads(line) for line in lines]
                     if [row["codec"].split(":")[0] for row in told] != [row["codec"].split(":")[0] for row in plan["schemes"]]:
