@@ -34,7 +34,7 @@ CompressedCommunicator::CompressedCommunicator(MPI_Comm theirs, const Settings& 
 CompressedCommunicator::~CompressedCommunicator() = default;
 
 void CompressedCommunicator::open() {
-  const std::chrono::milliseconds limit = settings_.session(1).timeout;
+  const std::chrono::milliseconds limit = settings_.session(0).timeout;
   const TimePoint until = Clock::now() + limit;
   for (int complete = 0; complete == 0;) {
     if (PMPI_Test(&duplicating_, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS)
