@@ -39,9 +39,8 @@ inline std::vector<Part> parts_of(const Nodes& nodes) {
       };
       if (std::none_of(parts.begin(), parts.end(), same)) parts.push_back({k / common, node.size() / common, {}});
     }
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.numerator * b.denominator < b.numerator * a.denominator;
-  });
+  std::sort(parts.begin(), parts.end(),
+            [](const Part& a, const Part& b) { return a.numerator * b.denominator < b.numerator * a.denominator; });
   for (Part& part : parts)
     for (const auto& node : nodes.ranks)
       part.places.push_back((part.numerator * node.size() + part.denominator - 1) / part.denominator - 1);

@@ -98,8 +98,7 @@ inline BucketLoad load_of(const Bucket& bucket, int rank, int per_node) {
     // Chunks overlap over all three stages, and each goes through them in turn.
     Stage& whole = stage();
     detail::add_blocks(whole, plan.scatter, plan.inside, static_cast<int>(place), local);
-    for (const Rail& rail : plan.rails)
-      detail::add_blocks(whole, rail.sum, rail.across, static_cast<int>(node), 1);
+    for (const Rail& rail : plan.rails) detail::add_blocks(whole, rail.sum, rail.across, static_cast<int>(node), 1);
     detail::add_blocks(whole, plan.gather, plan.inside, static_cast<int>(place), local);
     whole.rounds = 5;
     whole.chunks = static_cast<double>(plan.rails.front().sum.chunks.size());

@@ -196,8 +196,7 @@ class Restoring {
   }
   /// Residuals of contributions and of results are of the first codec, those between of the one across.
   static std::string basis_of(Kind kind, std::string first, std::string sums) {
-    return kind == Kind::sender_residual || is_result(kind) ? std::move(first)
-                                                                : std::move(sums);
+    return kind == Kind::sender_residual || is_result(kind) ? std::move(first) : std::move(sums);
   }
   void require_basis(const SavedState& state, const state::Record& record, Kind becomes) const {
     const std::string& both = state.bases[record.number];
@@ -300,7 +299,8 @@ class Restoring {
     add(record, *becomes == Kind::momentum ? memory.momentum : memory.residual, scale);
   }
 
-  /// Of what all ranks hold alike after a reduction, and so must the momentum be; what is sent in part has one per rank.
+  /// Of what all ranks hold alike after a reduction, and so must the momentum be; what is sent in part has one per
+  /// rank.
   bool has_momentum_of_mean(std::size_t id) const {
     if (to_.of_parameters[id].momentum == ParameterMemory::kNone) return false;
     for (const Bucket& bucket : to_.buckets)

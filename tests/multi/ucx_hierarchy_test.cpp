@@ -1,5 +1,5 @@
-// All-reduce over nodes between processes: the bytes of the in-process transport; who is lost, or sees other nodes, is named
-// to all.
+// All-reduce over nodes between processes: the bytes of the in-process transport; who is lost, or sees other nodes, is
+// named to all.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -32,11 +32,11 @@ INSTANTIATE_TEST_SUITE_P(Networks, HierarchyOverUcx, ::testing::ValuesIn(network
                          [](const auto& parameter) { return parameter.param.name; });
 
 TEST_P(HierarchyOverUcx, SameBitsAsInProcess) {
-  for (const auto& [layout, inside] : {std::pair<std::vector<int>, const char*>{{0, 0, 1, 1}, "exact"},
-                                       {{0, 0, 0, 1}, "int8"}}) {
-    Steps steps{.model = {{"a", {301, 200}, ElementType::f32, parse_codec("int4")},
-                          {"b", {30'000}, ElementType::f32, Codec{}}},
-                .options = over(layout, inside)};
+  for (const auto& [layout, inside] :
+       {std::pair<std::vector<int>, const char*>{{0, 0, 1, 1}, "exact"}, {{0, 0, 0, 1}, "int8"}}) {
+    Steps steps{
+        .model = {{"a", {301, 200}, ElementType::f32, parse_codec("int4")}, {"b", {30'000}, ElementType::f32, Codec{}}},
+        .options = over(layout, inside)};
     const int ranks = static_cast<int>(layout.size());
     const auto in_process = steps.run(ranks);
     ASSERT_TRUE(all_equal(in_process));

@@ -70,8 +70,8 @@ std::vector<std::span<const std::byte>> views(const std::vector<State>& states) 
 }
 
 TEST(HierarchyState, GoesOnBitForBit) {
-  const Layout layouts[] = {{4, {0, 0, 1, 1}}, {4, {0, 1, 0, 1}, "int8"}, {6, {5, 5, 5, 2, 2, 2}, "bf16"},
-                            {4, {0, 0, 0, 1}, "int8"}};
+  const Layout layouts[] = {
+      {4, {0, 0, 1, 1}}, {4, {0, 1, 0, 1}, "int8"}, {6, {5, 5, 5, 2, 2, 2}, "bf16"}, {4, {0, 0, 0, 1}, "int8"}};
   for (const char* across : {"exact", "int4", "hadamard:64+int4:block=64,round=stochastic"})
     for (const Layout& layout : layouts) {
       SCOPED_TRACE(std::string(across) + ", " + layout.name());
@@ -276,8 +276,11 @@ TEST(HierarchyState, WhatWouldBeLostIsRefused) {
   const Model model = model_of("int4");
   const Layout flat{4, {}}, nodes{4, {0, 0, 1, 1}}, others{4, {0, 1, 0, 1}}, eight{4, {0, 0, 1, 1}, "int8"};
   const Held of_flat = saved(flat, model), of_nodes = saved(nodes, model), of_eight = saved(eight, model);
-  for (const auto& [from, to] : {std::pair{&of_flat, &nodes}, {&of_nodes, &flat}, {&of_nodes, &others},
-                                 {&of_eight, &nodes}, {&of_nodes, &eight}})
+  for (const auto& [from, to] : {std::pair{&of_flat, &nodes},
+                                 {&of_nodes, &flat},
+                                 {&of_nodes, &others},
+                                 {&of_eight, &nodes},
+                                 {&of_nodes, &eight}})
     for (const std::string& text : refusals(*from, *to, model))
       if (!contains(text, "rank 1 could not"))  // of who would lose nothing himself
         EXPECT_TRUE(contains(text, "give the states of all"));

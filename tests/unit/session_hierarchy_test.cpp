@@ -41,14 +41,9 @@ SessionOptions over(Hierarchy hierarchy) {
 }
 
 TEST(Hierarchy, SameBitsOnAllRanks) {
-  const std::vector<std::vector<int>> layouts = {{0, 0, 1, 1},
-                                                 {0, 1, 0, 1},
-                                                 {5, 5, 5, 2, 2, 2},
-                                                 {0, 0, 1, 1, 2, 2},
-                                                 {0, 0, 0, 1},
-                                                 {0, 0, 0, 1, 1},
-                                                 {2, 0, 1, 0, 1, 0},
-                                                 {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}};
+  const std::vector<std::vector<int>> layouts = {
+      {0, 0, 1, 1}, {0, 1, 0, 1},    {5, 5, 5, 2, 2, 2}, {0, 0, 1, 1, 2, 2},
+      {0, 0, 0, 1}, {0, 0, 0, 1, 1}, {2, 0, 1, 0, 1, 0}, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}};
   for (const auto& layout : layouts)
     for (const char* across : {"exact", "int8", "hadamard:64+int4:block=64", "int4:round=stochastic"})
       for (const char* inside : {"exact", "int8", "bf16"}) {
@@ -315,7 +310,8 @@ TEST(Hierarchy, AsText) {
   EXPECT_EQ(parse_levels("node:3+1", 4).node_of_rank, (std::vector<int>{0, 0, 0, 1}));
   EXPECT_TRUE(parse_levels("auto", 4).automatic);
   SessionOptions options;
-  set_codec(options, "hier(inside=int8:block=64,round=nearest, across=hadamard:32,seed=7+int4:block=32,round=nearest)", 4);
+  set_codec(options, "hier(inside=int8:block=64,round=nearest, across=hadamard:32,seed=7+int4:block=32,round=nearest)",
+            4);
   EXPECT_EQ(options.codec.spec(), parse_codec("hadamard:32,seed=7+int4:block=32,round=nearest").spec());
   EXPECT_EQ(options.hierarchy.inside.spec(), parse_codec("int8:block=64,round=nearest").spec());
   EXPECT_TRUE(options.hierarchy.automatic);

@@ -131,8 +131,8 @@ class HierarchicalReduction final : public Reduction {
     try {
       return f();
     } catch (const Error& error) {
-      throw Error(error.code(), std::string(error.what()) + " (" + where + ", where rank i is number i of " +
-                                    group.members() + ")");
+      throw Error(error.code(),
+                  std::string(error.what()) + " (" + where + ", where rank i is number i of " + group.members() + ")");
     }
   }
 
