@@ -28,7 +28,8 @@ struct ParameterMemory {
   static constexpr ErrorMemory::Region kNone = static_cast<ErrorMemory::Region>(-1);
   ErrorMemory::Region residual = kNone;
   ErrorMemory::Region momentum = kNone;
-  std::string basis;  ///< of the residual, see Coder::residual_basis
+  std::string basis;       ///< of the residual, see Coder::residual_basis
+  std::string sums_basis;  ///< of those of sums, a node's or all ranks'; another one over nodes
 };
 
 /// Decides how the parameters of a bucket are reduced, and what memory that takes.
@@ -39,6 +40,9 @@ class BucketPlanning {
     if (!options.hierarchy) return;
     nodes_ = nodes_of(options.hierarchy, ranks_);
     inside_ = options.hierarchy.inside.coder(ElementType::f32);
+    if (inside_->stochastic(true))
+      throw Error(Errc::unsupported, "rank " + std::to_string(rank_) + ": seal: inside a node " + inside_->spec() +
+                                         " would round stochastically, which only codecs across nodes do");
   }
 
   /// Throws Error(invalid_argument) for top-k or random-k without error feedback.
@@ -73,7 +77,7 @@ class BucketPlanning {
   /// Sums inside a node are kept in the buffer, and 16 bits would round them. Elements that are chosen or drawn, and
   /// factors, go flat; so does what is small enough for a single round.
   bool goes_through_nodes(const Bucket& bucket, const std::vector<Parameter>& parameters) const {
-    if (nodes_.ranks.size() < 2 || nodes_.per_node() < 2) return false;
+    if (nodes_.ranks.size() < 2 || nodes_.largest() < 2) return false;
     std::size_t wire = 0, blocks = 0;
     for (const std::size_t id : bucket.parameters) {
       const Codec& codec = options_.policy.choose(parameters[id], options_.codec);
@@ -87,16 +91,14 @@ class BucketPlanning {
            (options_.plan.algorithm == Algorithm::automatic && !one_round_pays(wire, blocks, ranks_, options_.plan));
   }
   void plan_hierarchy(Bucket& bucket) {
-    const auto [node, place] = nodes_.place_of(rank_);
     bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
-    bucket.hierarchical_plan = make_hierarchical_plan(bucket.planned, nodes_, place, inside_, options_.plan);
+    bucket.hierarchical_plan = make_hierarchical_plan(bucket.planned, nodes_, rank_, inside_, options_.plan);
     bucket.stages.resize(2);
     if (!options_.error_feedback) return;
     const HierarchicalPlan& plan = bucket.hierarchical_plan;
     bucket.stage_regions = {memory_.add(plan.across_elements), memory_.add(plan.inside_elements)};
-    const std::size_t owned = plan.sum.algorithm == Algorithm::two_shot ? plan.sum.owned[node] : 0;
-    bucket.has_owner_residual = owned != 0;
-    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
+    bucket.has_owner_residual = plan.owned != 0;
+    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(plan.owned);
   }
 
   void add(Bucket& bucket, std::size_t position, const Parameter& parameter, ParameterMemory& memory,
@@ -130,6 +132,7 @@ class BucketPlanning {
     const Coder& first = hierarchical ? *inside_ : *coder;  // that our gradient meets
     if (options_.error_feedback && !first.lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
     memory.basis = first.residual_basis();
+    memory.sums_basis = coder->residual_basis();
     const bool stochastic = coder->stochastic(options_.error_feedback);
     bucket.blocks.add(position);
     bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
@@ -158,7 +161,7 @@ class BucketPlanning {
     if (!options_.error_feedback || coder->lossless(parameter.type)) return;
     const std::size_t own = bucket.planned[static_cast<std::size_t>(rank_)].count;
     memory.residual = memory_.add(bucket.plan.contributes() ? parameter.count : own);
-    memory.basis = coder->residual_basis();
+    memory.basis = memory.sums_basis = coder->residual_basis();
   }
 
   /// What is sent whole goes into the messages of the factors.

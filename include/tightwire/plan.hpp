@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -135,7 +136,9 @@ namespace detail {
 /// The bucket as one line of elements, parameter behind parameter, that may be cut only at blocks.
 class ElementLine {
  public:
-  explicit ElementLine(std::span<const PlannedParameter> parameters) : parameters_(parameters) {
+  /// Cuts are at multiples of `block` too.
+  explicit ElementLine(std::span<const PlannedParameter> parameters, std::size_t block = 1)
+      : parameters_(parameters), block_(block) {
     starts_.push_back(0);
     for (const PlannedParameter& p : parameters) starts_.push_back(starts_.back() + p.count);
   }
@@ -146,7 +149,7 @@ class ElementLine {
   std::size_t cut(std::size_t position) const {
     if (position >= size()) return size();
     const std::size_t p = parameter_at(position);
-    const std::size_t block = parameters_[p].coder->block();
+    const std::size_t block = std::lcm(parameters_[p].coder->block(), block_);
     const std::size_t within = (position - starts_[p] + block - 1) / block * block;
     return starts_[p] + std::min(within, parameters_[p].count);
   }
@@ -174,6 +177,7 @@ class ElementLine {
   }
 
   std::span<const PlannedParameter> parameters_;
+  std::size_t block_;
   std::vector<std::size_t> starts_;
 };
 

@@ -102,11 +102,15 @@ inline BucketLoad load_of(const Bucket& bucket, int rank, int per_node) {
   };
   if (const HierarchicalPlan& plan = bucket.hierarchical_plan; !plan.empty()) {
     const auto [node, place] = plan.nodes.place_of(rank);
-    const int local = static_cast<int>(plan.nodes.per_node());
+    const int local = plan.scatter.ranks;
     bytes = static_cast<double>(bucket.plan.element_bytes);
-    detail::add_blocks(stage(), plan.scatter, plan.inside, static_cast<int>(place), local);
-    detail::add_blocks(stage(), plan.sum, plan.across, static_cast<int>(node), 1);
-    detail::add_blocks(stage(), plan.gather, plan.inside, static_cast<int>(place), local);
+    // Chunks overlap over all three stages, and each goes through them in turn.
+    Stage& whole = stage();
+    detail::add_blocks(whole, plan.scatter, plan.inside, static_cast<int>(place), local);
+    for (const Rail& rail : plan.rails) detail::add_blocks(whole, rail.sum, rail.across, static_cast<int>(node), 1);
+    detail::add_blocks(whole, plan.gather, plan.inside, static_cast<int>(place), local);
+    whole.rounds = 5;
+    whole.chunks = static_cast<double>(plan.rails.front().sum.chunks.size());
     return load;
   }
   for (const PlannedParameter& p : bucket.planned) bytes += 4.0 * static_cast<double>(p.count);

@@ -13,6 +13,7 @@
 
 #include <tightwire/agreement.hpp>
 #include <tightwire/automatic_codec.hpp>
+#include <tightwire/automatic_nodes.hpp>
 #include <tightwire/bucket.hpp>
 #include <tightwire/bucket_planning.hpp>
 #include <tightwire/detail/first_error.hpp>
@@ -111,6 +112,7 @@ class Session {
   void seal() {
     require_open_for("seal");
     try {
+      options_.hierarchy = hierarchy_in_force(*transport_, channels_.blocks, options_);
       if (options_.codec.automatic())
         options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
       list_.fill_buckets(options_.bucket_bytes);
@@ -240,7 +242,6 @@ class Session {
   /// as of the last step. Restored, training goes on bit for bit. Throws Error(invalid_argument) amid a step.
   std::vector<std::byte> save() const {
     require_idle("save");
-    require_flat("save");
     if (step_.calls != 0) throw bad("save: commit the step or roll it back first");
     return detail::save(memory_view(), {steps_, committed_, rollbacks_});
   }
@@ -250,8 +251,8 @@ class Session {
   /// state of another step, Error(invalid_argument) for the state of another rank, or where something would be lost.
   /// Nothing is changed then.
   void restore(std::span<const std::byte> own) { restore({&own, 1}, true); }
-  /// The same from what all ranks of a job of any number of ranks saved, in any order: residuals are handed on so that
-  /// nothing is lost.
+  /// The same from what all ranks of a job of any number of ranks saved, in any order, flat or over nodes: residuals
+  /// are handed on so that nothing is lost.
   void restore(std::span<const std::span<const std::byte>> ranks) { restore(ranks, false); }
 
   int rank() const noexcept { return transport_->rank(); }
@@ -343,18 +344,12 @@ class Session {
     return list_.buckets()[id];
   }
 
-  void require_flat(const char* call) const {
-    if (options_.hierarchy)
-      throw Error(Errc::unsupported,
-                  where() + call + ": not yet with a hierarchy, whose stages have residuals of their own");
-  }
   detail::SessionMemory memory_view() const {
     return {options_, parameters(),       parameter_memory_, list_.buckets(),
             memory_,  transport_->rank(), transport_->size()};
   }
   void restore(std::span<const std::span<const std::byte>> states, bool own_only) {
     require_idle("restore");
-    require_flat("restore");
     if (step_.calls != 0) throw bad("restore: commit the step or roll it back first");
     const detail::Restored restored = detail::restore(*transport_, channel_, memory_view(), states, own_only, memory_);
     steps_ = restored.counters.steps;

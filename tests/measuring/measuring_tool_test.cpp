@@ -55,6 +55,21 @@ TEST(ToolBench, EveryCodecPassesTheCheckAndFiguresFollowTheirDefinitions) {
   }
 }
 
+/// Nodes by text, with the bytes of their plan.
+TEST(ToolBench, GoesOverNodesThatTheCodecNames) {
+  const std::string bench = "bench -n 4 --from 256K --to 256K --iterations 1 --warm-up 0 --json --check --codecs ";
+  const Outcome outcome = tool(bench + "int4 'hier(across=int4, levels=node:2)' 'hier(inside=bf16, across=int4)'");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const auto rows = json_lines(outcome);
+  ASSERT_EQ(rows.size(), 4u) << outcome.output;
+  EXPECT_EQ(rows[2].at("codec"), "hier(across=int4, levels=node:2)");
+  EXPECT_GT(rows[2].at("wire_bytes").get<double>(), 2.5 * rows[1].at("wire_bytes").get<double>()) << "exact inside";
+  EXPECT_EQ(rows[3].at("wire_bytes"), rows[1].at("wire_bytes")) << "all ranks share the node, so that it goes flat";
+  const Outcome wrong = tool(bench + "'hier(across=int9)'");
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_TRUE(has(wrong.output, "int9")) << wrong.output;
+}
+
 TEST(ToolBench, CheckFindsWhatIsPlanted) {
   const std::string bench = "bench -n 2 --from 64K --to 64K --iterations 1 --codecs int8 --check ";
   EXPECT_EQ(tool(bench).status, 0);

@@ -123,6 +123,23 @@ class SessionTest(unittest.TestCase):
 
         on_threads(2, rank)
 
+    def test_over_nodes(self) -> None:
+        def rank(communicator: Communicator) -> bytes:
+            specification = "hier(inside=bf16, across=int8:block=64,round=nearest, levels=node:3+1) timeout=20"
+            with Session(communicator, specification) as session:
+                session.add("weight", (192, 128))
+                session.seal()
+                self.assertIn("hierarchy of nodes 0 1 2 | 3, inside bf16", session.description)
+                self.assertIn("over 2 nodes of 3+1", session.description)
+                weight = array.array("f", list(gradient_of(communicator.rank)) * 8)
+                session.all_reduce([weight])
+                self.assertTrue(session.commit())
+                mean = [sum(all_four) / 4 for all_four in zip(*(gradient_of(r) for r in range(4)))]
+                self.assertLess(max(abs(a - b) for a, b in zip(weight, mean * 8)), 0.06)
+                return weight.tobytes()
+
+        self.assertEqual(len(set(on_threads(4, rank))), 1)
+
     def test_other_operations(self) -> None:
         def rank(communicator: Communicator) -> None:
             me, size = communicator.rank, communicator.size

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/hierarchy_text.hpp>
 #include <tightwire/rendezvous.hpp>
 
 #include "bench_rows.hpp"
@@ -89,7 +90,8 @@ int run_bench(BenchOptions options, const std::vector<std::string>& arguments) {
   if (in_job && options.ranks != 0 && options.ranks != rendezvous.size)
     throw Error(Errc::invalid_argument, "-n asks for " + std::to_string(options.ranks) + " ranks in a job of " +
                                             std::to_string(rendezvous.size));
-  for (const std::string& codec : options.codecs) parse_codec(codec);  // told once, before ranks start
+  SessionOptions ignored;
+  for (const std::string& codec : options.codecs) set_codec(ignored, codec, 0);  // told once, before ranks start
   if (options.calibrate.empty() && options.from_bytes > options.to_bytes)
     throw Error(Errc::invalid_argument,
                 "--from " + std::to_string(options.from_bytes) + " is above --to " + std::to_string(options.to_bytes));
@@ -113,8 +115,8 @@ void add_options(CLI::App& bench, BenchOptions& options) {
       ->capture_default_str();
   bench.add_option(
       "-c,--codecs", options.codecs,
-      "Codecs, separated by spaces; exact is always there. By default bf16 int8 int4, and to calibrate all "
-      "that plan compares; to calibrate, bf16 and fp16 are always there");
+      "Codecs, separated by spaces, \"hier(inside=bf16, across=int4)\" too; exact is always there. By default bf16 int8 "
+      "int4, and to calibrate all that plan compares; to calibrate, bf16 and fp16 are always there");
   bench.add_option("--warm-up", options.warm_up, "Rounds that do not count")->check(CLI::Range(0, 100000));
   bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
   bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");

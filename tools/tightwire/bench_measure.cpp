@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include <tightwire/hierarchy_text.hpp>
 #include <tightwire/tightwire.hpp>
 
 #include "bench_rows.hpp"
@@ -22,11 +23,11 @@ constexpr double kShortestRound = 2e-4;
 
 SessionOptions session_options(const BenchOptions& options, const std::string& codec, Transport& transport) {
   SessionOptions session;
-  session.codec = parse_codec(codec);
+  if (options.over_nodes) session.hierarchy = Hierarchy::of_transport();
+  set_codec(session, codec, transport.size());
   session.policy.exact_by_default = {};
   session.error_feedback = options.feedback;
   session.bucket_bytes = std::size_t{1} << 62;  // one bucket
-  if (options.over_nodes) session.hierarchy = detect_nodes(transport);
   return session;
 }
 
@@ -128,6 +129,7 @@ std::vector<BenchRow> measure_together(const std::shared_ptr<Transport>& transpo
     subject.session->add("gradient", matrix_of(elements));
     subject.session->seal();
     subject.options.codec = subject.session->options().codec;  // of "auto": what it chose
+    subject.options.hierarchy = subject.session->options().hierarchy;
     subject.row.bytes = elements * sizeof(float);
     subject.row.elements = elements;
     subject.row.codec = codec == subject.options.codec.spec() || codec != "auto"

@@ -83,17 +83,17 @@ std::string placement_of(Transport& transport) {
       if (hierarchy.node_of_rank[rank] == names[node]) by_node += " " + std::to_string(rank);
     by_node += "\n";
   }
+  std::string sizes;
+  for (const std::size_t count : counts) sizes += (sizes.empty() ? "" : "+") + std::to_string(count);
   const bool even = std::all_of(counts.begin(), counts.end(), [&](std::size_t count) { return count == counts[0]; });
+  if (even) sizes = std::to_string(counts[0]);
   std::string suggestion = "hierarchy   ";
   if (names.size() == 1)
     suggestion += "none: all ranks share a node";
-  else if (!even)
-    suggestion += "none: nodes have different numbers of ranks, which a hierarchy does not take";
-  else if (counts[0] == 1)
+  else if (names.size() == hierarchy.node_of_rank.size())
     suggestion += "none: every rank has a node, and its link, of its own";
   else
-    suggestion += std::to_string(names.size()) + " nodes of " + std::to_string(counts[0]) +
-                  " ranks: .hierarchy = detect_nodes(*transport), or ranks-per-node=" + std::to_string(counts[0]) +
+    suggestion += std::to_string(names.size()) + " nodes of " + sizes + " ranks: levels=auto, or levels=node:" + sizes +
                   " where ranks are numbered node by node";
   return job + by_node + suggestion + "\n";
 }

@@ -123,7 +123,8 @@ typedef struct tightwire_session tightwire_session;
  *     rollback=on|off             steps can be undone, at the price of twice the residuals' memory (on)
  *     nonfinite=propagate|skip_step|error
  *     momentum=FACTOR nesterov=on|off optimizer-momentum=0      momentum correction (docs/sparse.md)
- *     ranks-per-node=RANKS inside=CODEC   all-reduce over nodes: ranks 0 to RANKS - 1 share the first, and so on
+ *     levels=auto|node:8|node:3+1 inside=CODEC   all-reduce over nodes: as the transport sees them, of 8 ranks each, of
+ *                                 3 and 1; hier(inside=bf16, across=int4) in the codec's place says both (levels=auto)
  *     seed=NUMBER timeout=SECONDS bucket-bytes=BYTES
  *     telemetry=FOLDER            what every step did, in files by rank (docs/telemetry.md)
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */

@@ -32,6 +32,7 @@ struct FrameIdentity {
   std::uint64_t fingerprint = 0;
   std::uint32_t channel = 0;  ///< of this reduction alone
   std::uint32_t bucket = 0;
+  std::uint32_t first_chunk = 0;  ///< of several reductions of a bucket on a channel, where its chunks are counted from
 
   FrameHeader header(const ReductionInput& input, FrameKind kind, std::size_t sender, std::size_t chunk) const {
     return {.checksum = 0,
@@ -42,14 +43,14 @@ struct FrameIdentity {
             .fingerprint = fingerprint,
             .step = input.step,
             .bucket = bucket,
-            .chunk = static_cast<std::uint32_t>(chunk),
+            .chunk = first_chunk + static_cast<std::uint32_t>(chunk),
             .sequence = input.sequence,
             .sender = static_cast<std::uint32_t>(sender),
             .payload_bytes = 0,
             .nonfinite = 0};
   }
   std::uint64_t tag(const ReductionInput& input, FrameKind kind, std::size_t chunk) const {
-    return message_tag(channel, kind, input.sequence, static_cast<std::uint32_t>(chunk));
+    return message_tag(channel, kind, input.sequence, first_chunk + static_cast<std::uint32_t>(chunk));
   }
 };
 
