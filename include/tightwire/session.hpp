@@ -112,7 +112,7 @@ class Session {
   void seal() {
     require_open_for("seal");
     try {
-      options_.hierarchy = hierarchy_in_force(*transport_, channels_.blocks, options_);
+      options_.hierarchy = hierarchy_in_force(*transport_, channel_, options_);
       if (options_.codec.automatic())
         options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
       list_.fill_buckets(options_.bucket_bytes);
