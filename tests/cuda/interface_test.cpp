@@ -77,6 +77,20 @@ TEST(CudaInterface, CallsReturnBeforeKernelsRun) {
   EXPECT_TRUE(same_bits(out.values(), x));
 }
 
+/// Blocks of 64 take more shared memory than those of 4096, and both take more than a kernel has unless it asks.
+TEST(CudaInterface, NoLaunchTakesSharedMemoryFromAnotherThreads) {
+  cuda_emulation::reset();
+  const std::vector<float> x(4096, 1.5f);
+  DeviceBytes data(as_bytes(x));
+  for (const char* spec : {"hadamard:4096+dense:block=64", "hadamard:4096+dense:block=4096"}) {
+    const auto coder = cuda::make_coder(spec);
+    DeviceBytes wire(coder->wire_bytes(x.size()));
+    coder->encode(ElementType::f32, {data.data(), {}, x.size(), wire.data()}, nullptr, nullptr);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  EXPECT_EQ(cuda_emulation::last_report(), "");
+}
+
 TEST(CudaInterface, NoElementsNeedNoKernel) {
   cuda_emulation::reset();
   const auto coder = cuda::make_coder("int8");
