@@ -2,7 +2,6 @@
 #include <atomic>
 #include <barrier>
 #include <cstdlib>
-#include <new>
 #include <thread>
 
 #include <tightwire/rendezvous.hpp>
@@ -10,9 +9,6 @@
 #include "device_steps.hpp"
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
-
-// After what has variables of that name: nccl.h declares `half` for all.
-#include "communicator.hpp"
 
 namespace tightwire::testing {
 namespace {
@@ -267,57 +263,6 @@ TEST(Nccl, ASplitThatIsGivenUpMayEndLater) {
   cuda_emulation::leave_communicator(children[0]);
   cuda_emulation::leave_communicator(communicator);
   EXPECT_EQ(cuda_emulation::living_communicators(), 0);
-}
-
-/// Who watches meets an error that is none of ours.
-class NoMemoryToAsk final : public Membership {
- public:
-  int rank() const noexcept override { return 0; }
-  int size() const noexcept override { return 1; }
-  const std::vector<std::string>& blobs() const noexcept override { return blobs_; }
-  std::optional<Loss> loss() const override {
-    if (std::this_thread::get_id() != owner_) throw std::bad_alloc();
-    return std::nullopt;
-  }
-  int loss_descriptor() const noexcept override { return -1; }
-  void give_up(std::string_view reason) noexcept override { reason_ = reason; }
-  void leave(milliseconds) noexcept override {}
-  std::string reason_;
-
- private:
-  std::vector<std::string> blobs_;
-  std::thread::id owner_ = std::this_thread::get_id();
-};
-TEST(Nccl, WhateverEndsTheWatchClosesTheTransport) {
-  cuda_emulation::reset();
-  cuda_emulation::reset_nccl();
-  cuda_emulation::options().devices = 1;
-  cudaSetDevice(0);
-  const auto membership = std::make_shared<NoMemoryToAsk>();
-  {
-    nccl::Communicator communicator(cuda_emulation::nccl_double(), cuda_emulation::join_communicator(1, 0, 3),
-                                    {.rank = 0,
-                                     .size = 1,
-                                     .device = 0,
-                                     .timeout = std::chrono::seconds(5),
-                                     .owned = true,
-                                     .membership = membership,
-                                     .leaves = false});
-    const TestStream stream;
-    communicator.post({}, stream);
-    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-    try {
-      for (int i = 0; i < 1000; ++i) {
-        communicator.check();
-        std::this_thread::sleep_for(milliseconds(10));
-      }
-      ADD_FAILURE() << "still open";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Errc::internal);
-      EXPECT_TRUE(contains(error.what(), "rank 0: std::bad_alloc"));
-    }
-  }
-  EXPECT_TRUE(contains(membership->reason_, "std::bad_alloc"));
 }
 
 std::string temporary_folder() {
