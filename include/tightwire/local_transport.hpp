@@ -38,7 +38,7 @@ class Exchange {
     std::uint64_t tag;
     std::byte* data;
     std::size_t bytes;
-    std::size_t* left;  ///< messages the round of this half still waits for
+    std::size_t* left;  ///< messages the round of this side still waits for
   };
   struct Inbox {
     std::vector<Pending> sends;
@@ -75,8 +75,8 @@ class LocalTransport final : public Transport {
   bool shares_memory() const noexcept override { return true; }
 
   void detach(std::span<std::byte> memory) noexcept override {
-    withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& half) {
-      return overlap(memory, {half.data, half.bytes});
+    withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& pending) {
+      return overlap(memory, {pending.data, pending.bytes});
     });
   }
 
@@ -89,14 +89,14 @@ class LocalTransport final : public Transport {
     mine.left = round.size();
     for (const Message& message : round) {
       const bool sending = message.kind == Message::Kind::send;
-      const Exchange::Pending half{sending ? rank_ : message.peer,
+      const Exchange::Pending side{sending ? rank_ : message.peer,
                                    sending ? message.peer : rank_,
                                    message.tag,
                                    message.data,
                                    message.bytes,
                                    &mine.left};
-      Exchange::Inbox& inbox = exchange_->inbox(half.to);
-      meet(half, sending ? inbox.receives : inbox.sends, sending ? inbox.sends : inbox.receives, sending);
+      Exchange::Inbox& inbox = exchange_->inbox(side.to);
+      meet(side, sending ? inbox.receives : inbox.sends, sending ? inbox.sends : inbox.receives, sending);
     }
     ++exchange_->events;
     exchange_->changed.notify_all();
@@ -138,8 +138,8 @@ class LocalTransport final : public Transport {
     std::vector<int> peers;
     for (int rank = 0; rank < size_; ++rank)
       for (const auto* list : {&exchange_->inbox(rank).sends, &exchange_->inbox(rank).receives})
-        for (const Exchange::Pending& half : *list)
-          if (half.left == &round->left) peers.push_back(half.from == rank_ ? half.to : half.from);
+        for (const Exchange::Pending& side : *list)
+          if (side.left == &round->left) peers.push_back(side.from == rank_ ? side.to : side.from);
     return rank_list(std::move(peers));
   }
 
@@ -184,17 +184,17 @@ class LocalTransport final : public Transport {
     return seen_.emplace_back(caller, 0).second;
   }
 
-  /// Completes `half` with the oldest one that fits, or leaves it for later.
-  void meet(const Exchange::Pending& half, std::vector<Exchange::Pending>& others, std::vector<Exchange::Pending>& own,
+  /// Completes `side` with the oldest one that fits, or leaves it for later.
+  void meet(const Exchange::Pending& side, std::vector<Exchange::Pending>& others, std::vector<Exchange::Pending>& own,
             bool sending) {
-    const auto fits = [&](const Exchange::Pending& o) { return o.from == half.from && o.tag == half.tag; };
+    const auto fits = [&](const Exchange::Pending& o) { return o.from == side.from && o.tag == side.tag; };
     const auto other = std::find_if(others.begin(), others.end(), fits);
     if (other == others.end()) {
-      own.push_back(half);
+      own.push_back(side);
       return;
     }
-    const Exchange::Pending& send = sending ? half : *other;
-    const Exchange::Pending& receive = sending ? *other : half;
+    const Exchange::Pending& send = sending ? side : *other;
+    const Exchange::Pending& receive = sending ? *other : side;
     if (send.bytes != receive.bytes) {
       // Both sides learn of it: the receiver must not use the bytes, the sender would wait for ever.
       const std::string what = "frame from rank " + std::to_string(send.from) + " to rank " + std::to_string(send.to) +
@@ -217,8 +217,8 @@ class LocalTransport final : public Transport {
     std::size_t given_up = 0;
     for (int rank = 0; rank < size_; ++rank) {
       Exchange::Inbox& inbox = exchange_->inbox(rank);
-      given_up += std::erase_if(inbox.sends, [&](const auto& half) { return half.from == rank_ && concerned(half); });
-      given_up += std::erase_if(inbox.receives, [&](const auto& half) { return half.to == rank_ && concerned(half); });
+      given_up += std::erase_if(inbox.sends, [&](const auto& side) { return side.from == rank_ && concerned(side); });
+      given_up += std::erase_if(inbox.receives, [&](const auto& side) { return side.to == rank_ && concerned(side); });
     }
     if (given_up != 0) close(reason);
   }
