@@ -235,6 +235,7 @@ class Session {
     require_idle("scale_residuals");
     if (step_.calls != 0 || !std::isfinite(factor))
       throw bad("scale_residuals: the factor must be finite, and the step committed or rolled back first");
+    for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
     memory_.scale(factor);
   }
 
@@ -243,6 +244,7 @@ class Session {
   std::vector<std::byte> save() const {
     require_idle("save");
     if (step_.calls != 0) throw bad("save: commit the step or roll it back first");
+    for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
     return detail::save(memory_view(), {steps_, committed_, rollbacks_});
   }
   /// Takes up what this rank saved in a job of as many ranks. The Session is sealed and between steps; parameters have
@@ -289,11 +291,15 @@ class Session {
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
   /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in
-  /// a bucket lost (in the order of its shares). Empty where nothing can be lost.
+  /// a bucket lost (in the order of its shares). Empty where nothing can be lost. Throws Error(invalid_argument)
+  /// for a parameter beside or in matrices of PowerSgd while its bucket is under way.
   std::span<const float> sender_residual(ParameterId id) const {
     if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
-    const bool has = engine_ && parameter_memory_[id].residual != ParameterMemory::kNone;
-    return has ? memory_.committed(parameter_memory_[id].residual) : std::span<const float>{};
+    if (!engine_ || parameter_memory_[id].residual == ParameterMemory::kNone) return {};
+    const Bucket& bucket = known(list_.bucket_of(id));
+    if (!bucket.matrices.positions.empty()) require_not_started("sender_residual", bucket);
+    bucket.settle_residuals();
+    return memory_.committed(parameter_memory_[id].residual);
   }
   std::span<const float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);
@@ -331,7 +337,6 @@ class Session {
       if (bucket.started)
         throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
   }
-
   void require_not_started(const char* call, const Bucket& bucket) const {
     if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " is under way");
   }
@@ -343,7 +348,6 @@ class Session {
     if (id >= list_.buckets().size()) throw bad("there is no bucket " + std::to_string(id));
     return list_.buckets()[id];
   }
-
   detail::SessionMemory memory_view() const {
     return {options_, parameters(),       parameter_memory_, list_.buckets(),
             memory_,  transport_->rank(), transport_->size()};

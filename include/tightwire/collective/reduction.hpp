@@ -76,6 +76,10 @@ class Reduction {
   /// Keeps, or forgets, what the uses since the last call have changed of its own.
   virtual void end_step(bool /*keep*/) {}
 
+  /// Residuals of the last commit become what they are said to be, where part of the arithmetic was left to the next
+  /// use. Bits of later uses stay the same. Not while a use is under way.
+  virtual void settle_residuals() {}
+
   /// Between steps: adds what the next use depends on besides residuals, and takes it up again.
   virtual void save(state::Records& /*records*/) const {}
   virtual void restore(std::span<const state::Record> /*records*/, bool /*same_ranks*/) {}
