@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     print(report.table(result))
     for path in report.write(result, arguments.folder, not arguments.no_html):
         print(path)
-    return result["status"]
+    return int(result["status"])
 
 
 if __name__ == "__main__":

@@ -7,10 +7,14 @@ import html
 import io
 from collections.abc import Sequence
 
-import matplotlib
+import matplotlib  # type: ignore[import]  # Debian's has no types
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402  after the backend is chosen
+
+from .running import Json  # noqa: E402
+
+Pairs = Sequence[tuple[int, Json]]  # with their places in the result
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
@@ -27,7 +31,7 @@ code { font-size: 0.92em; } svg { width: 100%; height: auto; }
 CLASSES = {"as good": "good", "worse": "worse"}
 
 
-def as_html(result: dict) -> str:
+def as_html(result: Json) -> str:
     """The page."""
     pairs = list(enumerate(result["comparisons"]))
     schemes = [(i, p) for i, p in pairs if p["kind"] == "scheme"]
@@ -42,7 +46,7 @@ def as_html(result: dict) -> str:
                   f"would not be (miss). Over all controls: false alarms {_format(result['false_alarm_rate'], '.1%')}, misses "
                   f"{_format(result['miss_rate'], '.1%')} (<code>false_alarm_rate</code>, <code>miss_rate</code>).</p>",
                   _verdicts(controls, True)]
-    tasks: dict[str, list[tuple[int, dict]]] = {}
+    tasks: dict[str, list[tuple[int, Json]]] = {}
     for i, pair in schemes or controls:
         tasks.setdefault(pair["task"], []).append((i, pair))
     for task, members in tasks.items():
@@ -56,7 +60,7 @@ def as_html(result: dict) -> str:
             f"<title>Convergence: {_text(result['study'])}</title><style>{STYLE}</style></head><body>\n{body}\n</body></html>\n")
 
 
-def _summary(result: dict, schemes: Sequence, controls: Sequence) -> str:
+def _summary(result: Json, schemes: Pairs, controls: Pairs) -> str:
     counts: dict[str, int] = {}
     for _, pair in schemes:
         counts[pair["verdict"]] = counts.get(pair["verdict"], 0) + 1
@@ -72,7 +76,7 @@ def _summary(result: dict, schemes: Sequence, controls: Sequence) -> str:
             f"comparisons together (Holm). Bounds are one-sided, {1 - rules['alpha']:.0%} each.</p><table>{facts}</table>")
 
 
-def _verdicts(pairs: Sequence[tuple[int, dict]], controls: bool = False) -> str:
+def _verdicts(pairs: Pairs, controls: bool = False) -> str:
     head = ["task", "arm", "verdict"] + (["must be", "found by"] if controls else []) + [
         "deficit (bounds)", "margin", "seeds", "seeds for power", "besides"] + (["wrong rate"] if controls else [])
     rows = []
@@ -93,12 +97,12 @@ def _verdicts(pairs: Sequence[tuple[int, dict]], controls: bool = False) -> str:
             "each: <code>verdict, estimate, metric, seeds_for_power, reasons, found_by, wrong_verdict_rate</code>.</p>")
 
 
-def _besides(pair: dict) -> list[str]:
+def _besides(pair: Json) -> list[str]:
     """The reasons but for that of the metric, which has columns of its own."""
     return [reason for reason in pair["reasons"] if not (pair["estimate"] and reason.startswith(pair["metric"]["name"]))]
 
 
-def _figures(pairs: Sequence[tuple[int, dict]]) -> str:
+def _figures(pairs: Pairs) -> str:
     head = ["task", "arm", "times fewer bytes", "steps to target (exact)", "mean loss (exact)", "update error", "lost",
             "parameter distance", "flushed to zero", "norm ratio"]
     rows = []
@@ -121,7 +125,7 @@ def _figures(pairs: Sequence[tuple[int, dict]]) -> str:
         "the exact run of the same seed, in lengths of its way. Norm ratio: lengths of results by lengths of true means.</p>")
 
 
-def _curves(members: Sequence[tuple[int, dict]]) -> str:
+def _curves(members: Pairs) -> str:
     figure, grid = pyplot.subplots(2, 3, figsize=(13, 7.2))
     base = members[0][1]["curves"]["baseline"]
     colors = matplotlib.colormaps["tab20"]
@@ -136,7 +140,7 @@ def _curves(members: Sequence[tuple[int, dict]]) -> str:
         for label, curves, color, style in lines:
             points = curves.get(name) or []
             if over_bytes:
-                sent = dict(map(tuple, curves["bytes"]))
+                sent = {step: value for step, value in curves["bytes"]}
                 points = [(sent[step], value) for step, value in points if sent.get(step)]
             if name in ("update_error", "parameter_distance") and label == "exact":
                 continue

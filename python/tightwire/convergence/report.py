@@ -10,13 +10,14 @@ from xml.etree import ElementTree
 
 from . import measuring
 from .judging import FAILED, UNDECIDED
+from .running import Json
 from .statistics import seeds_needed
 from .study import Comparison, Study, today
 
 CURVES = ("loss", "metric", "update_error", "parameter_distance")
 
 
-def as_json(study: Study, comparisons: Sequence[Comparison]) -> dict:
+def as_json(study: Study, comparisons: Sequence[Comparison]) -> Json:
     """Everything a report shows: per pair its verdict, why, figures and curves, and every run's final value by seed."""
     return {
         "study": study.name,
@@ -37,9 +38,9 @@ def _mean_rate(comparisons: Sequence[Comparison], kind: str) -> float | None:
     return sum(rates) / len(rates) if rates else None
 
 
-def _comparison(study: Study, comparison: Comparison, count: int) -> dict:
+def _comparison(study: Study, comparison: Comparison, count: int) -> Json:
     pair, verdict = comparison.pair, comparison.verdict
-    result = {
+    result: Json = {
         "task": pair.task, "arm": pair.arm.name, "baseline": pair.baseline.name, "kind": pair.kind,
         "verdict": verdict.verdict, "expected": pair.expected, "right": comparison.right,
         "reasons": verdict.reasons, "found_by": verdict.by,
@@ -61,8 +62,8 @@ def _comparison(study: Study, comparison: Comparison, count: int) -> dict:
     return result
 
 
-def _figures(comparison: Comparison) -> dict:
-    figures = {}
+def _figures(comparison: Comparison) -> Json:
+    figures: Json = {}
     for name, runs in (("baseline", comparison.baseline_runs), ("arm", comparison.arm_runs)):
         figures[name] = {"bytes": measuring.mean_of_last(runs, runs[0].keys.bytes),
                          "steps_to_target": measuring.mean_steps_to(runs, comparison.pair.metric),
@@ -76,8 +77,8 @@ def _figures(comparison: Comparison) -> dict:
     return figures
 
 
-def _curves(comparison: Comparison) -> dict:
-    curves = {}
+def _curves(comparison: Comparison) -> Json:
+    curves: Json = {}
     for name, runs in (("baseline", comparison.baseline_runs), ("arm", comparison.arm_runs)):
         keys = runs[0].keys
         curves[name] = {"loss": measuring.mean_curve([run.curve(keys.loss) for run in runs]),
@@ -91,7 +92,7 @@ def _curves(comparison: Comparison) -> dict:
     return curves
 
 
-def as_junit(result: dict) -> str:
+def as_junit(result: Json) -> str:
     """One test case per pair: failed where the verdict is not what it should be, an error where trainings failed, skipped
     where runs are too few."""
     suite = ElementTree.Element("testsuite", name=f"tightwire convergence: {result['study']}",
@@ -113,7 +114,7 @@ def as_junit(result: dict) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def table(result: dict) -> str:
+def table(result: Json) -> str:
     """For a terminal: a line per pair."""
     rows = [("task", "arm", "verdict", "", "fewer bytes", "why")]
     for pair in result["comparisons"]:
@@ -126,7 +127,7 @@ def table(result: dict) -> str:
     return "\n".join("  ".join([row[i].ljust(widths[i]) for i in range(5)] + [row[5]]) for row in rows) + "\n"
 
 
-def write(result: dict, folder: Path, html: bool = True) -> list[Path]:
+def write(result: Json, folder: Path, html: bool = True) -> list[Path]:
     """result.json, junit.xml and report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"result.json": json.dumps(result, indent=1, allow_nan=False) + "\n", "junit.xml": as_junit(result)}

@@ -6,11 +6,14 @@ import datetime
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from . import measuring
 from .judging import AS_GOOD, FAILED, UNDECIDED, WORSE, Evidence, Metric, Verdict, judge, wrong_verdicts
 from .running import Job, Run, Runner
 from .statistics import seeds_needed
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -126,12 +129,12 @@ class Study:
             else:
                 comparison.evidence = _evidence(comparison)
             comparisons.append(comparison)
-        judged = [c for c in comparisons if c.evidence]
-        verdicts = judge([c.evidence for c in judged], [c.pair.metric for c in judged], self.rules.alpha)
-        for comparison, verdict in zip(judged, verdicts, strict=True):
+        judged = [(c, c.evidence) for c in comparisons if c.evidence]
+        verdicts = judge([evidence for _, evidence in judged], [c.pair.metric for c, _ in judged], self.rules.alpha)
+        for (comparison, evidence), verdict in zip(judged, verdicts, strict=True):
             comparison.verdict = verdict
             if comparison.pair.kind != "scheme":
-                comparison.wrong_rate = wrong_verdicts(comparison.evidence, comparison.pair.metric, comparison.pair.expected,
+                comparison.wrong_rate = wrong_verdicts(evidence, comparison.pair.metric, comparison.pair.expected,
                                                        len(judged), self.rules.alpha)
         return comparisons
 
@@ -150,10 +153,15 @@ def _evidence(comparison: Comparison) -> Evidence:
     pair = comparison.pair
     deficits = [pair.metric.deficit(base.metric(), arm.metric())
                 for base, arm in zip(comparison.baseline_runs, comparison.arm_runs, strict=True)]
-    lost = [measuring.most_lost(run) for run in comparison.arm_runs]
-    differing = [measuring.first_difference(run) for run in comparison.arm_runs]
-    judges_lost = pair.judges_lost and all(share is not None for share in lost)
-    return Evidence(deficits, lost if judges_lost else (), differing if all(s is not None for s in differing) else ())
+    lost = _all_known([measuring.most_lost(run) for run in comparison.arm_runs])
+    return Evidence(deficits, lost if pair.judges_lost else (),
+                    _all_known([measuring.first_difference(run) for run in comparison.arm_runs]))
+
+
+def _all_known(values: Sequence[Value | None]) -> list[Value]:
+    """None of them where one is not known."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
 
 
 def expected_of(kind: str) -> str:
