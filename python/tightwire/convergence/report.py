@@ -43,7 +43,7 @@ def _comparison(study: Study, comparison: Comparison, count: int) -> Json:
     result: Json = {
         "task": pair.task, "arm": pair.arm.name, "baseline": pair.baseline.name, "kind": pair.kind,
         "verdict": verdict.verdict, "expected": pair.expected, "right": comparison.right,
-        "reasons": verdict.reasons, "found_by": verdict.by,
+        "reasons": verdict.reasons, "found_by": verdict.by, "recommended": pair.recommended, "limit": pair.limit,
         "metric": dataclasses.asdict(pair.metric),
         "estimate": dataclasses.asdict(verdict.estimate) if verdict.estimate else None,
         "p_as_good": verdict.p_as_good, "p_worse": verdict.p_worse,
@@ -114,14 +114,21 @@ def as_junit(result: Json) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
+def mark(pair: Json) -> str:
+    """What is to be said of a verdict besides itself."""
+    if pair["expected"]:
+        return "as it must be" if pair["right"] else f"MUST BE {pair['expected']}"
+    if pair["limit"] and pair["verdict"] != UNDECIDED:
+        return "documented limit" if pair["right"] else "NOT AS DOCUMENTED"
+    return "recommended" if pair["recommended"] else ""
+
+
 def table(result: Json) -> str:
     """For a terminal: a line per pair."""
     rows = [("task", "arm", "verdict", "", "fewer bytes", "why")]
     for pair in result["comparisons"]:
         fewer = (pair.get("figures") or {}).get("times_fewer_bytes")
-        expected = pair["expected"]
-        mark = "" if not expected else "as it must be" if pair["right"] else f"MUST BE {expected}"
-        rows.append((pair["task"], pair["arm"], pair["verdict"], mark, f"{fewer:.2f}x" if fewer else "-",
+        rows.append((pair["task"], pair["arm"], pair["verdict"], mark(pair), f"{fewer:.2f}x" if fewer else "-",
                      "; ".join(pair["reasons"])))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([row[i].ljust(widths[i]) for i in range(5)] + [row[5]]) for row in rows) + "\n"

@@ -35,6 +35,8 @@ class Pair:
     kind: str = "scheme"  # scheme, positive control, negative control
     expected: str = ""
     judges_lost: bool = True
+    recommended: bool = False  # too few runs to tell are not enough then
+    limit: str = ""  # why it is documented to be worse; that it is not, or is for another reason, is then wrong
     deviation: float | None = None  # of paired differences, as far as is known before anything ran
 
 
@@ -60,9 +62,14 @@ class Comparison:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is what was expected; of a scheme of which nothing is expected, whether it is not worse."""
+        """Whether the verdict is what was expected; of a scheme of which nothing is expected, whether it is not worse. A limit
+        that is documented excuses a worse metric, and never ranks that differ or updates that are lost."""
         if self.pair.expected:
             return self.verdict.verdict == self.pair.expected
+        if self.pair.limit and self.verdict.verdict == WORSE:
+            return self.verdict.by == ["metric"]
+        if self.pair.limit and self.verdict.verdict == AS_GOOD:
+            return False
         return self.verdict.verdict not in (WORSE, FAILED)
 
 
@@ -133,20 +140,29 @@ class Study:
         verdicts = judge([evidence for _, evidence in judged], [c.pair.metric for c, _ in judged], self.rules.alpha)
         for (comparison, evidence), verdict in zip(judged, verdicts, strict=True):
             comparison.verdict = verdict
+            if comparison.pair.limit:
+                verdict.reasons.append(_about_limit(comparison))
             if comparison.pair.kind != "scheme":
                 comparison.wrong_rate = wrong_verdicts(evidence, comparison.pair.metric, comparison.pair.expected,
                                                        len(judged), self.rules.alpha)
         return comparisons
 
     def status(self, comparisons: Sequence[Comparison]) -> int:
-        """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly; 2: trainings failed; 3: too few
-        runs."""
+        """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly, or a documented limit is none; 2:
+        trainings failed; 3: too few runs."""
         if any(c.verdict.verdict == FAILED for c in comparisons):
             return 2
         undecided = [c for c in comparisons if c.verdict.verdict == UNDECIDED]
         if any(not c.right for c in comparisons if c not in undecided):
             return 1
-        return 3 if undecided and self.rules.undecided_fails else 0
+        return 3 if any(self.rules.undecided_fails or c.pair.recommended for c in undecided) else 0
+
+
+def _about_limit(comparison: Comparison) -> str:
+    limit = comparison.pair.limit
+    if comparison.verdict.verdict == AS_GOOD:
+        return f"documented to be worse, and is as good: take this limit out of the tier and out of the docs ({limit})"
+    return f"documented: {limit}" if comparison.right else f"documented is only a worse metric: {limit}"
 
 
 def _evidence(comparison: Comparison) -> Evidence:
