@@ -1,4 +1,5 @@
-// Trains one task of the convergence suite once, on ranks that are threads or launched processes, and prints what became of it as JSON lines.
+// Trains one task of the convergence suite once, on ranks that are threads or launched processes, and prints what
+// became of it as JSON lines.
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -34,7 +35,8 @@ void describe(CLI::App& app, convergence::Options& options) {
   app.add_option("--control", options.control, "A change that the suite must notice, or must not; --list tells");
   app.add_option("--seed", options.seed, "Of data, their order and first weights");
   app.add_option("--ranks", options.ranks, "Threads")->check(CLI::Range(1, 64));
-  app.add_flag("--launched", options.launched, "This process is one rank, as tightwire run, mpirun, srun or torchrun tell");
+  app.add_flag("--launched", options.launched,
+               "This process is one rank, as tightwire run, mpirun, srun or torchrun tell");
   app.add_option("--steps", options.steps, "0: the task's");
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam or adamw; the task's if not given");
   app.add_option("--learning-rate", options.learning_rate, "The highest; 0: the task's");

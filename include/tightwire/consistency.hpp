@@ -63,8 +63,7 @@ inline std::string ranks_text(const std::vector<std::size_t>& ranks) {
     i = last + 1;
   }
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
+  for (std::size_t i = 0; i < runs.size(); ++i) text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
   return text;
 }
 
@@ -78,12 +77,13 @@ inline std::vector<RanksAlike> ranks_alike(const std::vector<std::string>& of_ra
   for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
     const auto same = [&](const RanksAlike& group) { return group.what == of_rank[rank]; };
     const auto found = std::find_if(groups.begin(), groups.end(), same);
-    if (found == groups.end()) groups.push_back({of_rank[rank], {rank}});
-    else found->ranks.push_back(rank);
+    if (found == groups.end())
+      groups.push_back({of_rank[rank], {rank}});
+    else
+      found->ranks.push_back(rank);
   }
-  std::stable_sort(groups.begin(), groups.end(), [](const RanksAlike& a, const RanksAlike& b) {
-    return a.ranks.size() < b.ranks.size();
-  });
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const RanksAlike& a, const RanksAlike& b) { return a.ranks.size() < b.ranks.size(); });
   return groups;
 }
 inline std::string who_has_what(const std::vector<std::string>& of_rank) {
@@ -128,7 +128,7 @@ inline std::vector<std::string> gather_texts(Transport& transport, std::uint32_t
 }  // namespace detail
 
 struct ConsistencyOptions {
-  std::uint64_t every = 100;                                      ///< steps; the first one is compared, too
+  std::uint64_t every = 100;                                     ///< steps; the first one is compared, too
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  ///< of a comparison
 };
 
@@ -276,8 +276,7 @@ class ConsistencyCheck {
       for (std::size_t other = 0; other < values.size(); ++other)
         if (values[other] == values[rank]) same.push_back(other);
       if (same.size() == 1) continue;
-      const auto texts =
-          detail::gather_texts(*transport_, channel_, shown(replica, hash), options_.timeout, what);
+      const auto texts = detail::gather_texts(*transport_, channel_, shown(replica, hash), options_.timeout, what);
       throw Error(Errc::mismatch, "replicas coincide after step " + std::to_string(step) + ": \"" +
                                       std::string(replica.name) + "\": " + detail::ranks_text(same) + " all have " +
                                       texts[rank] + ", and every rank must have its own");

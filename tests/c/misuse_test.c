@@ -35,7 +35,8 @@ static void communicators(void) {
 
 static void replicas(tightwire_communicator* communicator) {
   tightwire_replica replica = {.struct_size = 4, .name = "weight"};
-  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "struct_size");
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT,
+              "struct_size");
   replica.struct_size = sizeof replica;
   CHECK_OK(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000));
   replica.size = 4;

@@ -114,8 +114,8 @@ typedef struct tightwire_replica {
 } tightwire_replica;
 
 /* Finds ranks that have drifted apart: call it every 100 steps or so, on every rank, with the same replicas in the same
- * order, causes first (seeds, counters, momenta, parameters). Collective. TIGHTWIRE_MISMATCH, with the same text on every
- * rank, names the first difference and what each rank has (up to 32 printable characters, else a hash). */
+ * order, causes first (seeds, counters, momenta, parameters). Collective. TIGHTWIRE_MISMATCH, with the same text on
+ * every rank, names the first difference and what each rank has (up to 32 printable characters, else a hash). */
 tightwire_status tightwire_communicator_compare(tightwire_communicator* communicator, uint64_t step,
                                                 const tightwire_replica* replicas, size_t count, int64_t timeout_ms);
 /* Gives up: every rank that waits for this one, now or later, gets TIGHTWIRE_PEER_LOST with this reason at once. */
