@@ -102,7 +102,7 @@ class Table(unittest.TestCase):
         self.assertEqual(self.write(), 0)
         text = self.page.read_text()
         table = text[text.index(defaults.BEGIN):text.index(defaults.END)]
-        self.assertIn("| `int8` | `task` | 8.0 | 75% | +0.018 (+0.01 to ", table)
+        self.assertIn("| `int8` | `task` | 8.0 | 75% | 0.018 (0.010 to 0.026) | 0.1 | as good |", table)
         self.assertIn("| 0.1 | as good |", table)
         self.assertIn("| 0.1 | **worse** |", table)
         self.assertIn("- `int8` on `other`: late.", table)

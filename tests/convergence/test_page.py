@@ -38,7 +38,7 @@ class Page(unittest.TestCase):
         self.assertEqual(study.status(comparisons), 1)  # a broken arm that was not found
         for pair in result["comparisons"]:
             shown = pair["estimate"]
-            self.assertIn(f"{shown['mean']:.3f} ({shown['lower']:.3f} … {shown['upper']:.3f})", page)
+            self.assertIn(f"{shown['mean']:.3f} ({shown['lower']:.3f} to {shown['upper']:.3f})", page)
         self.assertIn("&lt;good&gt;", page)
         self.assertEqual(page.count("<tr class='wrong'"), 1)
         self.assertEqual((result["false_alarm_rate"], result["miss_rate"]), (None, 0.5))

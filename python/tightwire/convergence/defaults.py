@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from .judging import AS_GOOD, UNDECIDED
+from .report import bounds
 from .running import Json
 
 BEGIN, END = "<!-- recommended defaults: begin -->\n", "<!-- recommended defaults: end -->\n"
@@ -30,7 +31,8 @@ def as_markdown(result: Json) -> str:
         "| codec | task | bits | bytes saved | deficit (bounds) | margin | verdict |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(pair) for pair in pairs]
+    arms = list(dict.fromkeys(pair["arm"] for pair in pairs))
+    lines += [_row(pair) for pair in sorted(pairs, key=lambda pair: arms.index(pair["arm"]))]
     limits = sorted({(pair["arm"], pair["task"], pair["limit"]) for pair in pairs if pair["limit"]})
     if limits:
         lines += ["", "Limits:", "", *(f"- `{arm}` on `{task}`: {limit}." for arm, task, limit in limits)]
@@ -38,12 +40,11 @@ def as_markdown(result: Json) -> str:
 
 
 def _row(pair: Json) -> str:
-    fewer, shown = (pair.get("figures") or {}).get("times_fewer_bytes"), pair["estimate"]
+    fewer = (pair.get("figures") or {}).get("times_fewer_bytes")
     verdict = pair["verdict"] if pair["verdict"] in (AS_GOOD, UNDECIDED) else f"**{pair['verdict']}**"
     cells = [
         f"`{pair['arm']}`", f"`{pair['task']}`", f"{32 / fewer:.1f}" if fewer else "-", f"{1 - 1 / fewer:.0%}" if fewer else "-",
-        f"{shown['mean']:+.3g} ({shown['lower']:+.3g} to {shown['upper']:+.3g})" if shown else "-",
-        f"{pair['metric']['margin']:g}", verdict,
+        bounds(pair), f"{pair['metric']['margin']:g}", verdict,
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -4,13 +4,12 @@ part says where."""
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Collection, Sequence
 
 from . import charts
 from .charts import Pairs
 from .judging import UNDECIDED
-from .report import mark
+from .report import bounds, mark
 from .running import Json
 
 STYLE = """
@@ -163,16 +162,6 @@ def _figures(pairs: Pairs) -> str:
         "<p class=source><code>comparisons[i].figures</code> of result.json. Update error: distance of the sum of all updates "
         "from that of the true means, in its lengths; lost: the part of it that no residual holds. Parameter distance: from "
         "the exact run of the same seed, in lengths of its way. Norm ratio: lengths of results by lengths of true means.</p>")
-
-
-def bounds(pair: Json) -> str:
-    """The deficit with its bounds, to a hundredth of the margin or so; result.json has all digits."""
-    shown = pair["estimate"]
-    if not shown:
-        return "-"
-    digits = max(0, 2 - math.floor(math.log10(pair["metric"]["margin"])))
-    mean, lower, upper = (f"{round(shown[name], digits) + 0.0:.{digits}f}" for name in ("mean", "lower", "upper"))
-    return f"{mean} ({lower} … {upper})"
 
 
 def _rows(head: Sequence[str], rows: Sequence[str], numbers: Collection[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -121,6 +122,16 @@ def mark(pair: Json) -> str:
     if pair["limit"] and pair["verdict"] != UNDECIDED:
         return "documented limit" if pair["right"] else "NOT AS DOCUMENTED"
     return "recommended" if pair["recommended"] else ""
+
+
+def bounds(pair: Json) -> str:
+    """The deficit with its bounds, to a hundredth of the margin or so; result.json has all digits."""
+    shown = pair["estimate"]
+    if not shown:
+        return "-"
+    digits = max(0, 2 - math.floor(math.log10(pair["metric"]["margin"])))
+    mean, lower, upper = (f"{round(shown[name], digits) + 0.0:.{digits}f}" for name in ("mean", "lower", "upper"))
+    return f"{mean} ({lower} to {upper})"
 
 
 def table(result: Json) -> str:
