@@ -32,6 +32,7 @@ scripts/format.sh --check
 /usr/bin/python3 scripts/check_layers.py
 /usr/bin/python3 scripts/check_readme.py
 /usr/bin/mypy --python-executable /usr/bin/python3
+(cd python && /usr/bin/mypy --config-file= --strict --python-version 3.11 --python-executable /usr/bin/python3 -p tightwire.convergence)
 
 for preset in asan tsan; do
   stage "$preset: building"

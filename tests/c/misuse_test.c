@@ -33,6 +33,18 @@ static void communicators(void) {
   tightwire_communicator_close(NULL);
 }
 
+static void replicas(tightwire_communicator* communicator) {
+  tightwire_replica replica = {.struct_size = 4, .name = "weight"};
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT,
+              "struct_size");
+  replica.struct_size = sizeof replica;
+  CHECK_OK(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000));
+  replica.size = 4;
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 0, 0), TIGHTWIRE_INVALID_ARGUMENT, "timeout_ms");
+}
+
 static void specifications(tightwire_communicator* communicator) {
   static const char* const kWrong[][2] = {
       {"int9", "not known; known are exact"},

@@ -81,6 +81,26 @@ class SessionTest(unittest.TestCase):
 
         self.assertEqual(len(set(on_threads(3, rank))), 1)
 
+    def test_ranks_that_drifted_apart(self) -> None:
+        def rank(communicator: Communicator) -> str:
+            me, weight = communicator.rank, array.array("f", [1.0] * 1000)
+            equal: dict[str, Any] = {"epoch": 3, "empty": b"", "weight": weight}
+            communicator.compare(10, equal, {"seed": 7 + me})
+            with self.fails(Status.MISMATCH, '"seed": ranks 0 to 2 all have 7, and every rank must have its own'):
+                communicator.compare(11, equal, {"seed": 7})
+            weight[999] += me == 2
+            with self.assertRaises(Error) as caught:
+                communicator.compare(12, equal)
+            with self.fails(Status.INVALID_ARGUMENT, '"strided" is not contiguous'):
+                communicator.compare(13, {"strided": memoryview(weight)[::2]})
+            with self.fails(Status.MISMATCH, '"epoch": rank 2 has 4; ranks 0 and 1 have 3'):
+                communicator.compare(14, {"epoch": 4 if me == 2 else 3})
+            return str(caught.exception)
+
+        texts = on_threads(3, rank)
+        self.assertEqual(len(set(texts)), 1, "every rank is told the same")
+        self.assertIn('after step 12: "weight": rank 2 has hash ', texts[0])
+
     def test_scaled_residuals(self) -> None:
         def rank(communicator: Communicator) -> None:
             with Session(communicator, "int4:block=64") as session:

@@ -103,6 +103,21 @@ const char* tightwire_communicator_description(const tightwire_communicator* com
 /* Every rank's value, by rank, into an array of `size` values: to compare hashes, agree on a seed. Collective. */
 tightwire_status tightwire_communicator_gather(tightwire_communicator* communicator, uint64_t value, int64_t timeout_ms,
                                                uint64_t* values);
+/* Something that training depends on, as this rank has it: a parameter, a momentum, a step counter, a seed. Set
+ * struct_size to sizeof(tightwire_replica). */
+typedef struct tightwire_replica {
+  size_t struct_size;
+  const char* name; /* the same on every rank */
+  const void* bytes;
+  size_t size;
+  int32_t must_differ; /* 0: equal on all ranks; 1: no two ranks may have the same, as of seeds of augmentation */
+} tightwire_replica;
+
+/* Finds ranks that have drifted apart: call it every 100 steps or so, on every rank, with the same replicas in the same
+ * order, causes first (seeds, counters, momenta, parameters). Collective. TIGHTWIRE_MISMATCH, with the same text on
+ * every rank, names the first difference and what each rank has (up to 32 printable characters, else a hash). */
+tightwire_status tightwire_communicator_compare(tightwire_communicator* communicator, uint64_t step,
+                                                const tightwire_replica* replicas, size_t count, int64_t timeout_ms);
 /* Gives up: every rank that waits for this one, now or later, gets TIGHTWIRE_PEER_LOST with this reason at once. */
 tightwire_status tightwire_communicator_abort(tightwire_communicator* communicator, const char* reason);
 /* Null is nothing to close. */
