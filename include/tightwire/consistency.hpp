@@ -105,7 +105,7 @@ inline std::vector<std::string> gather_texts(Transport& transport, std::uint32_t
   const auto refuse = [](std::size_t peer, const std::string& why) {
     throw Error(Errc::corrupt, "rank " + std::to_string(peer) + " describes its replicas " + why);
   };
-  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0, 1);
+  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 1);
   std::vector<std::string> texts(told.size());
   std::vector<Message> round;
   for (std::size_t peer = 0; peer < told.size(); ++peer) {
