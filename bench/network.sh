@@ -79,7 +79,7 @@ SHELL
   # mpirun's variables name rank and world size; the meeting point and the key are ours.
   exports=(-x TIGHTWIRE_JOB_KEY -x TIGHTWIRE_RENDEZVOUS -x UCX_NET_DEVICES -x UCX_TLS=tcp,self)
   unset TIGHTWIRE_WORLD_SIZE
-  "$scratch/remote_shell" 10.77.0.1 "$(printf '%q ' mpirun --allow-run-as-root --mca plm_rsh_agent "$scratch/remote_shell" \
+  "$scratch/remote_shell" 10.77.0.1 "$(printf '%q ' mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent "$scratch/remote_shell" \
     --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth1 --mca oob_tcp_if_include eth1 -H "$hosts" -np "$nodes" \
     "${exports[@]}" "$@")"
   exit
