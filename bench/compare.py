@@ -127,7 +127,7 @@ def kind(row: dict[str, object]) -> str:
 def table(rows: list[dict[str, object]]) -> str:
     """Per link and size: ms of everyone, and what auto costs beside the best that loses nothing."""
     columns = list(dict.fromkeys(kind(row) for row in rows))
-    lines = ["| link | MiB | " + " | ".join(columns) + " | auto / best of exact and peers |",
+    lines = ["| link | fp32 | " + " | ".join(columns) + " | auto / best of exact and peers |",
              "|---" * (len(columns) + 3) + "|"]
     for link in dict.fromkeys(str(row["link"]) for row in rows):
         for size in dict.fromkeys(row["bytes"] for row in rows if row["link"] == link):
@@ -135,7 +135,8 @@ def table(rows: list[dict[str, object]]) -> str:
             cells = [f"{1e3 * here[c]['seconds']:.3g}" if c in here else "-" for c in columns]
             plain = [here[c]["seconds"] for c in here if c == "exact" or "fp32" in c]
             harm = f"{here['auto']['seconds'] / min(plain):.2f}" if "auto" in here and plain else "-"
-            lines.append(f"| {NAMES.get(link, link)} | {size / (1 << 20):g} | " + " | ".join(cells) + f" | {harm} |")
+            size_text = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
+            lines.append(f"| {NAMES.get(link, link)} | {size_text} | " + " | ".join(cells) + f" | {harm} |")
     return "\n".join(lines)
 
 
@@ -170,7 +171,7 @@ def training_tables(told: dict[str, Any]) -> str:
 
 def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str, Any], names: list[str]) -> str:
     spread = sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    versions = ", ".join(version if version.startswith(name) else f"{name} {version}" for name, version in facts["versions"].items())
     return (
         "# All-reduce beside its peers\n\nMade by `bench/compare.py --training --write`; [method](../bench/METHOD.md). "
         f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}; {versions}; {facts['ranks']} "
