@@ -66,6 +66,7 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
+    require_residual_type();
     for (std::uint32_t* channel :
          {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0], &channels_.low_rank[1],
           &channels_.low_rank[2], &channels_.hierarchy[0], &channels_.hierarchy[1], &channels_.hierarchy[2]})
@@ -283,16 +284,16 @@ class Session {
   }
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
-  /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in
-  /// a bucket lost (in the order of its shares). Empty where nothing can be lost.
-  std::span<const float> sender_residual(ParameterId id) const {
+  /// The residuals of the last commit, copied: what this rank's contributions to a parameter lost, and what the sums it
+  /// owns in a bucket lost (in the order of its shares). Empty where nothing can be lost.
+  std::vector<float> sender_residual(ParameterId id) const {
     if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
     const bool has = engine_ && parameter_memory_[id].residual != ParameterMemory::kNone;
-    return has ? memory_.committed(parameter_memory_[id].residual) : std::span<const float>{};
+    return has ? memory_.committed(parameter_memory_[id].residual) : std::vector<float>{};
   }
-  std::span<const float> owner_residual(BucketId id) const {
+  std::vector<float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);
-    return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::span<const float>{};
+    return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::vector<float>{};
   }
 
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
@@ -339,6 +340,12 @@ class Session {
     return list_.buckets()[id];
   }
 
+  void require_residual_type() const {
+    if (options_.residual == ElementType::f32) return;
+    if (options_.residual != ElementType::bf16) throw bad("Session: residuals are kept in fp32 or bf16, not in fp16");
+    if (options_.momentum)
+      throw Error(Errc::unsupported, where() + "Session: momentum correction is not with residuals in bf16");
+  }
   void require_flat(const char* call) const {
     if (options_.hierarchy)
       throw Error(Errc::unsupported,
@@ -471,7 +478,7 @@ class Session {
   Channels channels_;
   ParameterList list_;
   std::vector<ParameterMemory> parameter_memory_;
-  ErrorMemory memory_;
+  ErrorMemory memory_{options_.residual};
   std::uint64_t fingerprint_ = 0;
   std::uint64_t steps_ = 0;
   std::uint8_t rollbacks_ = 0;  // modulo 256

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include <tightwire/codec.hpp>
+#include <tightwire/element.hpp>
 #include <tightwire/hierarchy.hpp>
 #include <tightwire/momentum.hpp>
 #include <tightwire/observer.hpp>
@@ -32,6 +33,9 @@ struct SessionOptions {
   Policy policy = {};
   bool average = true;         ///< mean over ranks; false: sum
   bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
+  /// Type in which that is kept: f32, or bf16 for half the memory and less traffic, rounded at random so that nothing is
+  /// lost on average (docs/codecs.md). bf16 is for codecs of blocks on hosts, without momentum correction.
+  ElementType residual = ElementType::f32;
   bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
   NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
   MomentumCorrection momentum = {};                  ///< off by default; see there what the optimizer must not do then

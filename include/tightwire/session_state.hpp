@@ -50,6 +50,7 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
   writer.put(SavedState::kMagic);
   writer.put(static_cast<std::uint32_t>(from.ranks));
   writer.put(static_cast<std::uint32_t>(from.rank));
+  writer.put(static_cast<std::uint32_t>(from.memory.type()));
   writer.put(counters.steps);
   writer.put(counters.committed);
   writer.put(counters.rollbacks);
@@ -62,14 +63,15 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
     writer.text(memory.basis);
     for (const auto& [kind, region] :
          {std::pair(Kind::sender_residual, memory.residual), {Kind::momentum, memory.momentum}})
-      if (region != ParameterMemory::kNone) records.add(kind, id, 0, from.memory.committed(region));
+      if (region != ParameterMemory::kNone) records.add(kind, id, 0, from.memory.committed_bytes(region));
   }
   for (std::size_t number = 0; number < from.buckets.size(); ++number) {
     const Bucket& bucket = from.buckets[number];
     if (bucket.has_owner_residual) {
-      const auto owner = from.memory.committed(bucket.owner_region);
+      const auto owner = from.memory.committed_bytes(bucket.owner_region);
+      const std::size_t element = element_bytes(from.memory.type());
       for_owned(bucket, from.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
-        records.add(Kind::owner_residual, id, begin, owner.subspan(at, count));
+        records.add(Kind::owner_residual, id, begin, owner.subspan(at * element, count * element));
       });
     }
     records.add(Kind::sequence, number, bucket.sequence, std::span<const float>{});
@@ -132,9 +134,9 @@ class Restoring {
     memory_ = &memory;
     for (std::size_t id = 0; id < to_.parameters.size(); ++id)
       for (const ErrorMemory::Region region : {to_.of_parameters[id].residual, to_.of_parameters[id].momentum})
-        if (region != ParameterMemory::kNone) fill(memory_->restore(region), 0.0f);
+        if (region != ParameterMemory::kNone) clear(region);
     for (const Bucket& bucket : to_.buckets)
-      if (bucket.has_owner_residual) fill(memory_->restore(bucket.owner_region), 0.0f);
+      if (bucket.has_owner_residual) clear(bucket.owner_region);
     for (const SavedState& state : states_)
       for (const state::Record& record : state.records) apply(state, record);
     // Behind the others, since where nobody owns elements any more they are added to a contribution.
@@ -148,7 +150,9 @@ class Restoring {
 
  private:
   static Error bad(const std::string& what) { return Error(Errc::invalid_argument, "restore: " + what); }
-  static void fill(std::span<float> values, float value) { std::fill(values.begin(), values.end(), value); }
+  void clear(ErrorMemory::Region region) const {
+    memory_->change(region, [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0f); });
+  }
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(to_.ranks); }
   std::uint32_t rank() const { return static_cast<std::uint32_t>(to_.rank); }
 
@@ -199,9 +203,9 @@ class Restoring {
     if (state::shared_by_ranks(record.kind)) return;
     const ParameterMemory& memory = to_.of_parameters[record.number];
     const ErrorMemory::Region region = record.kind == Kind::momentum ? memory.momentum : memory.residual;
-    const std::size_t kept = region == ParameterMemory::kNone ? 0 : to_.memory.committed(region).size();
-    if (kept == (record.kind == Kind::owner_residual ? to_.parameters[record.number].count : record.floats())) return;
-    for (std::size_t i = 0; i < record.floats(); ++i)
+    const std::size_t kept = region == ParameterMemory::kNone ? 0 : to_.memory.count(region);
+    if (kept == (record.kind == Kind::owner_residual ? to_.parameters[record.number].count : record.elements())) return;
+    for (std::size_t i = 0; i < record.elements(); ++i)
       if (record.at(i) != 0.0f)
         throw bad("rank " + std::to_string(state.rank) + " has saved a " +
                   (record.kind == Kind::momentum ? "momentum" : "residual") + " of \"" +
@@ -210,7 +214,7 @@ class Restoring {
   void require_same_shares() const {
     std::size_t saved = 0, wanted = 0;
     for (const state::Record& record : states_.front().records)
-      if (record.kind == state::Kind::owner_residual) saved += record.floats();
+      if (record.kind == state::Kind::owner_residual) saved += record.elements();
     for (const Bucket& bucket : to_.buckets)
       if (bucket.has_owner_residual)
         for_owned(bucket, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t) {
@@ -231,7 +235,7 @@ class Restoring {
   };
   static Overlap overlap(const state::Record& record, std::size_t id, std::size_t begin, std::size_t count) {
     if (record.kind != state::Kind::owner_residual || record.number != id) return {};
-    const auto first = static_cast<std::size_t>(record.detail), end = first + record.floats();
+    const auto first = static_cast<std::size_t>(record.detail), end = first + record.elements();
     const std::size_t from = std::max(first, begin), to = std::min(end, begin + count);
     return from < to ? Overlap{from - first, from - begin, to - from} : Overlap{};
   }
@@ -242,32 +246,35 @@ class Restoring {
     const ParameterMemory& memory = to_.of_parameters[record.number];
     const ErrorMemory::Region region = residual ? memory.residual : memory.momentum;
     if (region == ParameterMemory::kNone) return;
-    const std::span<float> values = memory_->restore(region);
-    if (values.size() != record.floats()) return;  // of nothing but zeros
     const float scale = to_.options.average ? static_cast<float>(to_.ranks) / static_cast<float>(state.ranks) : 1.0f;
     const bool first = state.rank == rank();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float x = scale == 1.0f ? record.at(i) : record.at(i) * scale;
-      values[i] = first ? x : values[i] + x;
-    }
+    memory_->change(region, [&](std::span<float> values) {
+      if (values.size() != record.elements()) return;  // of nothing but zeros
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float x = scale == 1.0f ? record.at(i) : record.at(i) * scale;
+        values[i] = first ? x : values[i] + x;
+      }
+    });
   }
 
   void apply_owner(const state::Record& record) const {
     if (const Bucket* bucket = owned_in(record.number)) {
       if (!bucket->has_owner_residual) return;
-      const std::span<float> owner = memory_->restore(bucket->owner_region);
-      for_owned(*bucket, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
-        const Overlap both = overlap(record, id, begin, count);
-        for (std::size_t i = 0; i < both.count; ++i) owner[at + both.to + i] = record.at(both.from + i);
+      memory_->change(bucket->owner_region, [&](std::span<float> owner) {
+        for_owned(*bucket, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
+          const Overlap both = overlap(record, id, begin, count);
+          for (std::size_t i = 0; i < both.count; ++i) owner[at + both.to + i] = record.at(both.from + i);
+        });
       });
       return;
     }
     const ErrorMemory::Region region = to_.of_parameters[record.number].residual;
     if (region == ParameterMemory::kNone || record.number % ranks() != rank()) return;
-    const std::span<float> sender = memory_->restore(region);
-    if (sender.size() != to_.parameters[record.number].count) return;
     const float divisor = to_.options.average ? static_cast<float>(to_.ranks) : 1.0f;
-    for (std::size_t i = 0; i < record.floats(); ++i) sender[record.detail + i] += record.at(i) * divisor;
+    memory_->change(region, [&](std::span<float> sender) {
+      if (sender.size() != to_.parameters[record.number].count) return;
+      for (std::size_t i = 0; i < record.elements(); ++i) sender[record.detail + i] += record.at(i) * divisor;
+    });
   }
 
   SessionMemory to_;
