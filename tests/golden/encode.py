@@ -19,6 +19,7 @@ FLOATS = {"fp8-e4m3": E4M3, "fp8-e5m2": E5M2, "fp4": E2M1, "mxfp8-e4m3": E4M3, "
 # Exponent of the largest float, and the least E8M0.
 MX = {"mxfp8-e4m3": (8, 10), "mxfp8-e5m2": (15, 17), "mxfp4": (2, 2)}
 # Lloyd-Max levels by bits, in 64ths.
+FIVE_PER_BYTE = ("ternary-five", "lloyd1.6", "eden1.6")
 LEVELS = [[51], [29, 97], [16, 48, 86, 138], [8, 25, 42, 60, 80, 104, 132, 175]]
 
 
@@ -158,7 +159,8 @@ def codebook_step(x):
 
 
 def codebook(x, name):
-    levels = LEVELS[int(name[-1]) - 1]
+    three = name.endswith("1.6")
+    levels = [0, 78] if three else LEVELS[int(name[-1]) - 1]
     largest, q = moments(x)
     squares = sum(v * v for v in q)
     root = codebook_step(numpy.sqrt(F(squares) / F(len(q))) / UNITS * largest)
@@ -168,6 +170,8 @@ def codebook(x, name):
     squared_levels = sum(levels[c] ** 2 for c in chosen)
     ratio = F(squares) / F(products) if name.startswith("eden") else F(products) / F(squared_levels)
     scale = codebook_step(ratio * F(64) / UNITS * largest)
+    if three:
+        return struct.pack("<f", scale), [-c if numpy.signbit(v) else c for v, c in zip(x, chosen)]
     return struct.pack("<f", scale), [c | (len(levels) if numpy.signbit(v) else 0) for v, c in zip(x, chosen)]
 
 
@@ -183,13 +187,13 @@ def block_of(name, bits):
         return lambda x: scaled_float(x, name)
     if name.startswith(("lloyd", "eden")):
         return lambda x: codebook(x, name)
-    return {"nvfp4": nvfp4, "ternary": ternary, "sign": sign}.get(name) or (lambda x: qsgd(x, bits))
+    return {"nvfp4": nvfp4, "ternary": ternary, "ternary-five": ternary, "sign": sign}.get(name) or (lambda x: qsgd(x, bits))
 
 
 def bits_of(name):
     if name in FLOATS:
         return 1 + FLOATS[name][0] + FLOATS[name][1]
-    return {"nvfp4": 4, "ternary": 2, "sign": 1}.get(name) or int("".join(c for c in name if c.isdigit()))
+    return {"nvfp4": 4, "ternary": 2, "sign": 1, **dict.fromkeys(FIVE_PER_BYTE, 2)}.get(name) or int("".join(c for c in name if c.isdigit()))
 
 
 def param_bytes(name, elements):
@@ -202,8 +206,17 @@ def zeros(x, name, bits):
     """Of affine codes 0 is the lowest; those with a sign bit keep it."""
     if name.endswith("-affine"):
         return [-(1 << (bits - 1))] * len(x)
-    has_sign = name in FLOATS or name.startswith(("lloyd", "eden", "nvfp4", "sign"))
+    has_sign = name not in FIVE_PER_BYTE and (name in FLOATS or name.startswith(("lloyd", "eden", "nvfp4", "sign")))
     return [int(has_sign and numpy.signbit(v)) << (bits - 1) for v in x]
+
+
+def five_per_byte(codes):
+    """Of a block."""
+    data = b""
+    for at in range(0, len(codes), 80):
+        run = [int(code) % 3 for code in codes[at:at + 80]] + [0] * 80
+        data += bytes(sum(run[i + 16 * k] * 3**k for k in range(5)) for i in range(16))
+    return data
 
 
 def padded(data):
@@ -227,6 +240,8 @@ def encode(name, block, x):
             param, of_block = bytes(param_bytes(name, len(part))), zeros(part, name, bits)
         params += param
         codes += of_block
+    if name in FIVE_PER_BYTE:
+        return padded(params) + b"".join(five_per_byte(codes[at:at + block]) for at in range(0, len(codes), block))
     fields = sum((int(code) & ((1 << bits) - 1)) << (i * bits) for i, code in enumerate(codes))
     return padded(params) + padded(fields.to_bytes((len(codes) * bits + 7) // 8, "little"))
 

@@ -25,9 +25,6 @@ struct AddResidual {
     for (; i + 4 * W <= job.count; i += 4 * W) {
       Lanes<float, W> x[4];
       Lanes<int, W> h[4];
-      // The processor follows a few streams by itself, but not far enough ahead of loops as short as a tile.
-      for (std::size_t line = 0; line < 4 * W; line += 16) __builtin_prefetch(job.x + i + kAhead + line);
-      for (std::size_t line = 0; line < 4 * W; line += 32) __builtin_prefetch(job.residual + i + kAhead + line);
       load<W>(job.x + i, x);
       detail::widen_from_16(residual + 2 * i, h);
       TIGHTWIRE_UNROLL(4)
@@ -36,9 +33,6 @@ struct AddResidual {
     }
     for (; i < job.count; ++i) job.out[i] = job.x[i] + detail::from_bf16(job.residual[i]);
   }
-
- private:
-  static constexpr std::size_t kAhead = 1024;  ///< elements
 };
 
 /// fp32 -> residuals in bf16, as detail::bf16_residual_bits has it.

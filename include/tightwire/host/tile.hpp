@@ -143,7 +143,7 @@ class TileWriter {
 
   /// The same but for the residual, of which `difference` has what is to be kept.
   std::uint64_t quantize(const Tile& tile, const TileScales& known, bool finite, const Destination& to) {
-    std::byte* const wire = to.codes != nullptr ? to.codes + code_bytes(form_.bits, tile.begin) : nullptr;
+    std::byte* const wire = to.codes != nullptr ? to.codes + code_bytes(form_, tile.begin) : nullptr;
     const bool direct_codes = form_.bits >= 8 && !tile.ragged();
     const bool rounds = to.type != ElementType::f32;
     float* const difference = this->difference(tile, to.residual);
@@ -201,15 +201,20 @@ class TileWriter {
 
   void put_codes(const QuantizeJob& job, const Tile& tile, std::byte* wire, bool past_cache) {
     if (job.codes == wire) return;
-    const std::size_t bytes = code_bytes(form_.bits, tile.count);
+    const std::size_t bytes = code_bytes(form_, tile.count);
     if (form_.bits >= 8) {
       std::memcpy(wire, codes_, bytes);
     } else if (past_cache && bytes % 16 == 0 && codes_aligned(wire)) {
-      loops_.pack({codes_, tile.count, packed_});
+      pack(tile.count, packed_);
       for (std::size_t at = 0; at < bytes; at += 16) detail::copy_past_cache(packed_ + at, wire + at, 16);
     } else {
-      loops_.pack({codes_, tile.count, wire});
+      pack(tile.count, wire);
     }
+  }
+  void pack(std::size_t count, std::byte* to) const {
+    const std::size_t step = form_.trits ? form_.block : count;
+    for (std::size_t at = 0; at < count; at += step)
+      loops_.pack({codes_ + at, std::min(step, count - at), to + code_bytes(form_, at)});
   }
 
   /// Part by part: those that are finite, and those that are not.
