@@ -1,5 +1,5 @@
-// The verbs of the codecs under Google Benchmark: in cache and out of it, on one thread and on two, each on buffers of its own, as a
-// share of memcpy with the same bytes moved.
+// The verbs of the codecs under Google Benchmark: in cache and out of it, on one thread and on two, each on buffers of
+// its own, as a share of memcpy with the same bytes moved.
 //
 //   build/release/bin/codec_benchmark --benchmark_filter='memcpy|int8 encode' --benchmark_repetitions=5
 //   build/release/bin/codec_benchmark --codec int4 --codec fp8-e4m3 --mib 25 --benchmark_out=codecs.json

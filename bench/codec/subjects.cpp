@@ -30,8 +30,8 @@ void fill(std::byte* data, std::size_t count, ElementType type) {
 }
 
 enum class Feedback { none, in_place, double_buffered, bf16_in_place, bf16_double_buffered };
-constexpr Feedback kFeedbacks[] = {Feedback::none, Feedback::in_place, Feedback::double_buffered, Feedback::bf16_in_place,
-                                   Feedback::bf16_double_buffered};
+constexpr Feedback kFeedbacks[] = {Feedback::none, Feedback::in_place, Feedback::double_buffered,
+                                   Feedback::bf16_in_place, Feedback::bf16_double_buffered};
 constexpr const char* kFeedbackNames[] = {"", " feedback in place", " feedback to another buffer",
                                           " bf16 feedback in place", " bf16 feedback to another buffer"};
 constexpr bool in_bf16(Feedback feedback) {
@@ -101,11 +101,11 @@ std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, cons
   for (const Feedback feedback : kFeedbacks) {
     if (feedback != Feedback::none && coder->lossless(type)) continue;
     const double moved = element + wire + residual_bytes(feedback, 1);
-    subjects.push_back(
-        {name + " encode" + kFeedbackNames[static_cast<int>(feedback)], moved,
-         moved + wire + residual_allocated(feedback, b->count, 1), [=] {
-           coder->encode(type, {b->data.bytes(), residual(b->sender, feedback, b->count, 1), b->count, b->wire.bytes()});
-         }});
+    subjects.push_back({name + " encode" + kFeedbackNames[static_cast<int>(feedback)], moved,
+                        moved + wire + residual_allocated(feedback, b->count, 1), [=] {
+                          coder->encode(type, {b->data.bytes(), residual(b->sender, feedback, b->count, 1), b->count,
+                                               b->wire.bytes()});
+                        }});
   }
   for (const Feedback feedback : kFeedbacks) {
     if (feedback != Feedback::none && coder->lossless(type)) continue;
@@ -114,8 +114,8 @@ std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, cons
                         moved + wire + residual_allocated(feedback, b->count, 2), [=] {
                           const std::byte* sources[] = {received->bytes(), nullptr};
                           coder->combine(type, {sources, b->data.bytes(), residual(b->sender, feedback, b->count, 1),
-                                                residual(b->owner, feedback, b->count, 0), b->count, 2.0f, b->sum.bytes(),
-                                                b->data.bytes()});
+                                                residual(b->owner, feedback, b->count, 0), b->count, 2.0f,
+                                                b->sum.bytes(), b->data.bytes()});
                         }});
   }
   subjects.push_back({name + " decode", element + wire, 2 * element + wire, [=] {

@@ -28,8 +28,9 @@ class Buffers {
 };
 
 /// Every verb of a codec, without feedback, with the residual updated in place, and with one residual read and another
-/// written; in fp32 and in bf16. Combining is that of the owner of a shard between two ranks: one encoded contribution received and one of
-/// our own, summed, halved and encoded, with the residuals of both stages; the result replaces our data.
+/// written; in fp32 and in bf16. Combining is that of the owner of a shard between two ranks: one encoded contribution
+/// received and one of our own, summed, halved and encoded, with the residuals of both stages; the result replaces our
+/// data.
 std::vector<Subject> subjects_of(const std::shared_ptr<const tightwire::Coder>& coder, const Buffers& buffers);
 
 }  // namespace bench

@@ -12,10 +12,10 @@ namespace tightwire {
 
 /// What a Session saved of one rank, checked and not yet taken up. Points into the bytes it was read from.
 ///
-/// Bytes, little-endian: 8 "TWSTATE2", 4 ranks, 4 rank, 4 type of residuals (0 fp32, 1 bf16), 8 steps ended, 8 of them committed, 8 of them rolled back
-/// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements, 8 length of the basis of its
-/// residuals, the basis; 8 number of records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8
-/// FNV-1a of all before.
+/// Bytes, little-endian: 8 "TWSTATE2", 4 ranks, 4 rank, 4 type of residuals (0 fp32, 1 bf16), 8 steps ended, 8 of them
+/// committed, 8 of them rolled back modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8
+/// elements, 8 length of the basis of its residuals, the basis; 8 number of records, of each 4 kind, 4 number, 8
+/// detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
 struct SavedState {
   static constexpr std::uint64_t kMagic = 0x3245544154535754;  // "TWSTATE2"
   /// The same without the type of residuals, which was fp32. Still read.
@@ -49,7 +49,8 @@ struct SavedState {
     counters.committed = reader.get<std::uint64_t>();
     counters.rollbacks = reader.get<std::uint64_t>();
     if (ranks == 0 || rank >= ranks) throw corrupt("rank " + std::to_string(rank) + " of " + std::to_string(ranks));
-    if (type > static_cast<std::uint32_t>(ElementType::bf16)) throw corrupt("residuals of type " + std::to_string(type));
+    if (type > static_cast<std::uint32_t>(ElementType::bf16))
+      throw corrupt("residuals of type " + std::to_string(type));
     const std::vector<std::uint32_t> numbers = read_parameters(reader, parameters);
     for (auto left = reader.get<std::uint64_t>(); left != 0; --left)
       add(state::read_record(reader), numbers, parameters);
@@ -95,9 +96,9 @@ struct SavedState {
       if (record.kind == Kind::sender_residual || record.kind == Kind::owner_residual) record.type = residuals;
       const std::uint64_t count = parameters[record.number].count, elements = record.elements();
       const bool whole = record.kind == Kind::sender_residual || record.kind == Kind::momentum;
-      const bool fits = whole ? elements <= count
-                              : record.kind != Kind::owner_residual ||
-                                    (record.detail <= count && elements <= count - record.detail);
+      const bool fits =
+          whole ? elements <= count
+                : record.kind != Kind::owner_residual || (record.detail <= count && elements <= count - record.detail);
       if (!fits || record.bytes.size() % element_bytes(record.type) != 0)
         throw corrupt("a record of " + std::to_string(record.bytes.size()) + " bytes for \"" +
                       parameters[record.number].name + "\"");

@@ -66,7 +66,7 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    require_residual_type();
+    check_residuals(options_);
     for (std::uint32_t* channel :
          {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0], &channels_.low_rank[1],
           &channels_.low_rank[2], &channels_.hierarchy[0], &channels_.hierarchy[1], &channels_.hierarchy[2]})
@@ -340,12 +340,6 @@ class Session {
     return list_.buckets()[id];
   }
 
-  void require_residual_type() const {
-    if (options_.residual == ElementType::f32) return;
-    if (options_.residual != ElementType::bf16) throw bad("Session: residuals are kept in fp32 or bf16, not in fp16");
-    if (options_.momentum)
-      throw Error(Errc::unsupported, where() + "Session: momentum correction is not with residuals in bf16");
-  }
   void require_flat(const char* call) const {
     if (options_.hierarchy)
       throw Error(Errc::unsupported,

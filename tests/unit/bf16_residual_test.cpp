@@ -63,8 +63,8 @@ void check_encode(const Coder& coder, const Buffers& of, const Noise& noise, boo
   std::vector<std::byte> expected_wire(coder.wire_bytes(of.count)), wire = expected_wire;
   std::vector<float> after(of.count);
   Halves before = halves_of(of.before), after_bf16(of.count, 0xaaaa);
-  const std::uint64_t expected = coder.encode(
-      of.type, {of.data.data(), {of.before.data(), after.data()}, of.count, expected_wire.data()});
+  const std::uint64_t expected =
+      coder.encode(of.type, {of.data.data(), {of.before.data(), after.data()}, of.count, expected_wire.data()});
   Residual residual;
   residual.bf16 = {before.data(), in_place ? before.data() : after_bf16.data(), noise};
   EXPECT_EQ(coder.encode(of.type, {of.data.data(), residual, of.count, wire.data()}), expected);
@@ -81,8 +81,14 @@ void check_combine(const Coder& coder, const Buffers& of, const Noise& noise) {
   coder.encode(of.type, {other.data(), {}, of.count, received.data()});
   const std::byte* sources[] = {nullptr, received.data()};
   std::vector<float> sender(of.count), owner(of.count);
-  Coder::Combine job{sources, of.data.data(), {of.before.data(), sender.data()}, {of.before.data(), owner.data()},
-                     of.count, 2.0f, expected_wire.data(), expected_out.data()};
+  Coder::Combine job{sources,
+                     of.data.data(),
+                     {of.before.data(), sender.data()},
+                     {of.before.data(), owner.data()},
+                     of.count,
+                     2.0f,
+                     expected_wire.data(),
+                     expected_out.data()};
   const Coder::NonFinite expected = coder.combine(of.type, job);
 
   Noise of_sum = noise;
@@ -134,8 +140,8 @@ TEST(Bf16Residual, CutsChangeNothing) {
     residual.bf16 = {before.data(), after.data(), {3, 9, 2, 1, 0}};
     std::vector<std::byte> wire(coder->wire_bytes(of.count));
     for (std::size_t at = 0; at < of.count; at += slice)
-      coder->encode(of.type, {of.data.data() + 4 * at, advanced(residual, at), std::min(slice, of.count - at),
-                              wire.data()});
+      coder->encode(of.type,
+                    {of.data.data() + 4 * at, advanced(residual, at), std::min(slice, of.count - at), wire.data()});
     return after;
   };
   const Halves whole = run(of.count);

@@ -16,9 +16,7 @@ void use(ErrorMemory& memory, ErrorMemory::Region region, std::size_t count, flo
   ASSERT_TRUE(residual);
   for (std::size_t i = 0; i < count; ++i) residual.after[i] = residual.before[i] + by;
 }
-std::vector<float> committed(const ErrorMemory& memory, ErrorMemory::Region region) {
-  return memory.committed(region);
-}
+std::vector<float> committed(const ErrorMemory& memory, ErrorMemory::Region region) { return memory.committed(region); }
 
 TEST(ErrorMemory, StartsAtZero) {
   for (const bool rollback : {false, true}) {

@@ -9,8 +9,8 @@ namespace tightwire {
 
 /// Minus a step, nothing, or a step, in 2 bits. To nearest, the step is 1.534 mean magnitudes, which of all steps has
 /// the least error on Gaussian data. Stochastically it is the largest magnitude, so that the mean is exact (TernGrad,
-/// Wen et al. 2017). Zero is exact; odd-symmetric. `Five`: five codes to a byte, 1.6 bits, in blocks of a multiple of 80
-/// elements (others end in a byte row that is not full).
+/// Wen et al. 2017). Zero is exact; odd-symmetric. `Five`: five codes to a byte, 1.6 bits, in blocks of a multiple of
+/// 80 elements (others end in a byte row that is not full).
 template <bool Five>
 struct TernaryCodec {
   static constexpr std::string_view name = Five ? "ternary-five" : "ternary";

@@ -242,7 +242,8 @@ __device__ void get_codes(const std::byte* from, unsigned valid, int (&codes)[kG
 /// Codes of two bits in shared memory -> five to a byte in memory, by all threads of the block.
 __device__ inline void write_trits(const std::byte* codes, unsigned count, unsigned block, std::byte* to) {
   using namespace tightwire::detail;
-  const auto of_block = static_cast<unsigned>(trit_bytes(block)), rest = static_cast<unsigned>(trit_bytes(count % block));
+  const auto of_block = static_cast<unsigned>(trit_bytes(block)),
+             rest = static_cast<unsigned>(trit_bytes(count % block));
   const unsigned bytes = count / block * of_block + rest;
 #pragma unroll 1
   for (unsigned i = threadIdx.x; i < bytes; i += kThreads) {

@@ -86,9 +86,9 @@ class ResidualRounding {
       const std::uint64_t element = noise.first + i, run = element / detail::kResidualRun;
       const auto left = static_cast<std::size_t>((run + 1) * detail::kResidualRun - element);
       const std::size_t length = std::min(left, count - i);
-      host::run<RoundResidual>(level_, {difference + i, random_of(noise, run),
-                                        static_cast<std::size_t>(element % detail::kNoiseGroup), length,
-                                        to.bf16.after + i, past_cache && i % 8 == 0});
+      host::run<RoundResidual>(
+          level_, {difference + i, random_of(noise, run), static_cast<std::size_t>(element % detail::kNoiseGroup),
+                   length, to.bf16.after + i, past_cache && i % 8 == 0});
       i += length;
     }
   }

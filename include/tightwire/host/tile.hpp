@@ -147,19 +147,20 @@ class TileWriter {
     const bool direct_codes = form_.bits >= 8 && !tile.ragged();
     const bool rounds = to.type != ElementType::f32;
     float* const difference = this->difference(tile, to.residual);
-    QuantizeJob job{.x = tile.x,
-                    .added = tile.added,
-                    .noise = tile.noise,
-                    .count = tile.units(),
-                    .part = form_.part,
-                    .scales = known.scales,
-                    .codes = direct_codes      ? wire
-                             : wire != nullptr ? codes_
-                                               : nullptr,
-                    .difference = rounds ? nullptr : difference,
-                    .values = to.values,
-                    .codes_past_cache = direct_codes && to.codes_past_cache && codes_aligned(wire),
-                    .difference_past_cache = to.residual.past_cache && difference != difference_ && is_aligned(difference)};
+    QuantizeJob job{
+        .x = tile.x,
+        .added = tile.added,
+        .noise = tile.noise,
+        .count = tile.units(),
+        .part = form_.part,
+        .scales = known.scales,
+        .codes = direct_codes      ? wire
+                 : wire != nullptr ? codes_
+                                   : nullptr,
+        .difference = rounds ? nullptr : difference,
+        .values = to.values,
+        .codes_past_cache = direct_codes && to.codes_past_cache && codes_aligned(wire),
+        .difference_past_cache = to.residual.past_cache && difference != difference_ && is_aligned(difference)};
     std::uint64_t nonfinite = 0;
     if (finite) loops_.quantize(job);
     if (finite && rounds) finite = largest_bits(level_, job.values, job.count) < overflow_bits(to.type);

@@ -170,7 +170,8 @@ class NaiveCodec final : public ReferenceCodec {
   static constexpr std::size_t kStride = kBits >= 8 ? 8 : 1;
   static constexpr unsigned kMask = (1u << kStride) - 1;
 
-  /// Of five codes to a byte: which byte behind the Params has that of element `i`, and 3 to the power of its place there.
+  /// Of five codes to a byte: which byte behind the Params has that of element `i`, and 3 to the power of its place
+  /// there.
   struct TritAt {
     std::size_t byte;
     unsigned power;
@@ -186,7 +187,8 @@ class NaiveCodec final : public ReferenceCodec {
     if constexpr (packs_trits<C>) {
       const auto [at, power] = trit_at(i);
       std::byte& byte = wire[codes_at(count) + at];
-      byte = static_cast<std::byte>(std::to_integer<unsigned>(byte) + power * static_cast<unsigned>(code < 0 ? 2 : code));
+      byte =
+          static_cast<std::byte>(std::to_integer<unsigned>(byte) + power * static_cast<unsigned>(code < 0 ? 2 : code));
       return;
     }
     for (std::size_t bit = 0; bit < kBits; bit += kStride) {
