@@ -126,7 +126,7 @@ requires(Bits >= 1 && Bits <= kThreeLevels) struct Codebook {
                                                    {"eden1", "eden2", "eden3", "eden4", "eden1.6"}};
   static constexpr std::string_view name = names[Unbiased ? 1 : 0][Bits - 1];
   static constexpr bool five_per_byte = Bits == kThreeLevels;
-  static constexpr int bits = five_per_byte ? 2 : Bits;
+  static constexpr int bits = Bits - (five_per_byte ? kThreeLevels - 2 : 0);  // three levels: 2 between the loops
   static constexpr float errors[2][5] = {{0.61f, 0.35f, 0.19f, 0.1f, 0.45f}, {0.76f, 0.37f, 0.19f, 0.1f, 0.5f}};
   static constexpr float accuracy = errors[Unbiased ? 1 : 0][Bits - 1];
   int block = five_per_byte ? 1280 : 1024;
