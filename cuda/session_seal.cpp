@@ -49,10 +49,17 @@ Session::State::~State() {
       if (bucket.stage == Stage::encoded) channel_->abort("its Session ended with " + bucket.name + " under way");
     wait_for_streams();
   } catch (const std::exception& error) {
-    channel_->abort(error.what());
-    cudaStreamSynchronize(exchanges_->get());
-    cudaStreamSynchronize(encodes_->get());
+    give_up(error.what());
   }
+}
+
+/// What is under way, which ends with that; unless it waits for a stream of the caller's that stands still.
+void Session::State::give_up(const char* reason) noexcept {
+  channel_->abort(reason);
+  const TimePoint until = Clock::now() + options_.timeout;
+  if (detail::ends_by(exchanges_->get(), until) && detail::ends_by(encodes_->get(), until)) return;
+  for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
+  host_->leave_memory();  // to free any waits for the whole device
 }
 
 void Session::State::require_open_for(const char* call) const {
@@ -97,7 +104,7 @@ void Session::State::seal() {
   require_open_for("seal");
   try {
     channel_ = transport_->open_channel(options_.timeout);
-    host_ = std::make_unique<detail::HostMessages>(*channel_);
+    host_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout);
     list_.fill_buckets(options_.bucket_bytes);
     parameter_memory_.resize(list_.parameters().size());
     plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_);
@@ -118,6 +125,7 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   residuals_ = detail::Memory(memory_.lay_out(options_.rollback), detail::Memory::Kind::device, rank);
   memory_.place(residuals_.data());
   for (const Bucket& bucket : list_.buckets()) frame_bytes_ += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+  detail::load_frame_kernels(rank);
   frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
   const std::size_t report_bytes = list_.buckets().size() * sizeof(detail::Report);
   reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);
@@ -128,8 +136,10 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   for (BucketId id = 0; id < list_.buckets().size(); ++id) {
     const Bucket& bucket = list_.buckets()[id];
     OnDevice& on_device = on_device_.emplace_back(rank);
+    const std::vector<std::shared_ptr<const Coder>> coders = this->coders(bucket);
+    for (const auto& coder : coders) coder->load();
     on_device.exchange.emplace(
-        bucket.plan, bucket.planned, coders(bucket), FrameIdentity{fingerprint, 0, static_cast<std::uint32_t>(id)},
+        bucket.plan, bucket.planned, coders, FrameIdentity{fingerprint, 0, static_cast<std::uint32_t>(id)},
         options_.average ? static_cast<float>(ranks) : 1.0f,
         detail::BucketExchange::Place{rank, ranks, frames, reinterpret_cast<detail::Report*>(reports_.data()) + id});
     frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);

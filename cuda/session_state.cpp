@@ -22,7 +22,13 @@ void Session::State::require_idle(const char* call) {
 }
 void Session::State::require_not_captured(const char* call, Stream stream) const {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  detail::require(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing", transport_->rank());
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
+  if (asked == cudaErrorStreamCaptureImplicit) {  // the default stream, beside one that is captured
+    cudaGetLastError();
+    status = cudaStreamCaptureStatusActive;
+  } else {
+    detail::require(asked, "cudaStreamIsCapturing", transport_->rank());
+  }
   if (status != cudaStreamCaptureStatusNone)
     throw Error(Errc::unsupported, where() + call +
                                        ": the stream is captured into a graph; steps differ in more than " +
@@ -130,6 +136,7 @@ void Session::State::issue() {
 
 void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
   require_sealed("wait");
+  require_not_captured("wait", stream);
   OnDevice& bucket = on_device_[id];
   check(bucket);
   if (list_.buckets()[id].sequence != sequence + 1)

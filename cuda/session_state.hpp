@@ -90,6 +90,7 @@ class Session::State {
   void end_step(bool keep);
   std::vector<float> copy_of(ErrorMemory::Region region);
   void wait_for_streams();
+  void give_up(const char* reason) noexcept;
   /// An error of the device, of the transport or of a peer closes the Session.
   template <class Call>
   auto closing(const Call& call) {

@@ -108,12 +108,18 @@ class ErrorMemory {
   /// Lets `f` change what has been committed so far, in fp32; between steps. In bf16 it is rounded to nearest.
   template <class F>
   void change(Region region, const F& f) {
-    const Entry& entry = regions_[region];
-    std::byte* const at = committed_copy(entry);
-    if (type_ == ElementType::f32) return f(std::span(reinterpret_cast<float*>(at), entry.count));
-    std::vector<float> elements = committed(region);
+    change(region, 0, count(region), f);
+  }
+  /// The same of `count` elements from `begin` on.
+  template <class F>
+  void change(Region region, std::size_t begin, std::size_t count, const F& f) {
+    std::byte* const at = committed_copy(regions_[region]) + begin * element_bytes(type_);
+    if (type_ == ElementType::f32) return f(std::span(reinterpret_cast<float*>(at), count));
+    auto* const halves = reinterpret_cast<std::uint16_t*>(at);
+    std::vector<float> elements(count);
+    std::transform(halves, halves + count, elements.begin(), detail::from_bf16);
     f(std::span(elements));
-    std::transform(elements.begin(), elements.end(), reinterpret_cast<std::uint16_t*>(at), detail::nearest_residual);
+    std::transform(elements.begin(), elements.end(), halves, detail::nearest_residual);
   }
 
  private:

@@ -14,8 +14,9 @@ namespace tightwire {
 ///
 /// Bytes, little-endian: 8 "TWSTATE2", 4 ranks, 4 rank, 4 type of residuals (0 fp32, 1 bf16), 8 steps ended, 8 of them
 /// committed, 8 of them rolled back modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8
-/// elements, 8 length of the basis of its residuals, the basis; 8 number of records, of each 4 kind, 4 number, 8
-/// detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
+/// elements, 8 length of the basis of its residuals, the basis (over nodes, where the codecs inside and across have
+/// others: both, with | between); 8 number of records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes
+/// (state.hpp); 8 FNV-1a of all before.
 struct SavedState {
   static constexpr std::uint64_t kMagic = 0x3245544154535754;  // "TWSTATE2"
   /// The same without the type of residuals, which was fp32. Still read.
@@ -93,12 +94,12 @@ struct SavedState {
     if (state::of_parameter(record.kind)) {
       if (record.number >= numbers.size()) throw corrupt("a record of parameter " + std::to_string(record.number));
       record.number = numbers[record.number];
-      if (record.kind == Kind::sender_residual || record.kind == Kind::owner_residual) record.type = residuals;
+      if (record.kind == Kind::sender_residual || state::of_run(record.kind)) record.type = residuals;
       const std::uint64_t count = parameters[record.number].count, elements = record.elements();
       const bool whole = record.kind == Kind::sender_residual || record.kind == Kind::momentum;
       const bool fits =
           whole ? elements <= count
-                : record.kind != Kind::owner_residual || (record.detail <= count && elements <= count - record.detail);
+                : !state::of_run(record.kind) || (record.detail <= count && elements <= count - record.detail);
       if (!fits || record.bytes.size() % element_bytes(record.type) != 0)
         throw corrupt("a record of " + std::to_string(record.bytes.size()) + " bytes for \"" +
                       parameters[record.number].name + "\"");

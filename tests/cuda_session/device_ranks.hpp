@@ -32,7 +32,7 @@ inline std::vector<Outcome> run_each_device(int ranks, const DeviceBody& body,
     must(cudaSetDevice(host->rank()));
     body(join_devices(*host, timeout));
   });
-  EXPECT_EQ(communicators_left(), 0);
+  expect_nothing_left();
   return outcomes;
 }
 inline void run_all_devices(int ranks, const DeviceBody& body) {

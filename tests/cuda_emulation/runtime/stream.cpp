@@ -40,6 +40,8 @@ struct Device {
 };
 std::atomic<std::uint64_t> progress = 0;
 thread_local int device_of_thread = 0;
+thread_local bool chose_device = false;
+std::atomic<std::uint64_t> contexts_made = 0;
 
 Device& device_at(int number) {
   static std::mutex mutex;
@@ -112,6 +114,8 @@ std::string pending_names() {
 
 void enqueue(cudaStream_t where, std::string name, std::function<bool()> run) {
   CUstream_st& stream = resolve(where);
+  if (const std::uint64_t most = options().queue; most != 0 && stream.enqueued - stream.done >= most)
+    wait_until([&] { return stream.enqueued - stream.done < most; }, "putting work on a full stream");
   Device& device = device_at(stream.device);
   const std::lock_guard lock(device.mutex);
   Work work{std::move(name), std::move(run), {}};
@@ -184,9 +188,16 @@ cudaStream_t create_stream(bool waits_for_null_stream) {
 }
 
 int current_device() { return device_of_thread; }
-void set_current_device(int device) { device_of_thread = device; }
+void set_current_device(int device) {
+  device_of_thread = device;
+  chose_device = true;
+  contexts_made |= std::uint64_t{1} << device;
+}
+bool thread_has_context() { return chose_device; }
+bool context_was_made(int device) { return (contexts_made >> device & 1) != 0; }
 
 void drop_pending_work() {
+  contexts_made = 0;
   for (int i = 0; i < options().devices; ++i) {
     Device& device = device_at(i);
     const std::lock_guard lock(device.mutex);

@@ -19,6 +19,9 @@ bool idle(cudaStream_t stream);
 cudaStream_t create_stream(bool waits_for_null_stream);
 int current_device();
 void set_current_device(int device);
+/// Whether this thread made a device its own, and whether any did that one since `reset`.
+bool thread_has_context();
+bool context_was_made(int device);
 
 void drop_pending_work();
 
