@@ -30,6 +30,8 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
     throw bad("cuda::Session: plan.share_elements is " + std::to_string(options_.plan.share_elements) +
               ", but a bucket is exchanged in whole rounds; leave it 0");
   if (options_.momentum) throw unsupported("momentum correction is not on devices");
+  if (options_.residual != ElementType::f32)
+    throw unsupported("residuals on devices are fp32; leave residual as it is");
   if (options_.hierarchy) throw unsupported("hierarchies are not on devices");
   if (options_.codec.automatic()) throw unsupported("codec auto is not on devices; name one");
   if (options_.observer) throw unsupported("observers, such as Telemetry, are not on devices");

@@ -230,10 +230,10 @@ void Session::State::end_step(bool keep) {
 
 std::vector<float> Session::State::copy_of(ErrorMemory::Region region) {
   synchronize();
-  const std::span<const float> on_device = memory_.committed(region);
-  std::vector<float> values(on_device.size());
-  detail::require(cudaMemcpy(values.data(), on_device.data(), on_device.size_bytes(), cudaMemcpyDeviceToHost),
-                  "cudaMemcpy", transport_->rank());
+  const std::span<const std::byte> on_device = memory_.committed_bytes(region);
+  std::vector<float> values(on_device.size() / sizeof(float));
+  detail::require(cudaMemcpy(values.data(), on_device.data(), on_device.size(), cudaMemcpyDeviceToHost), "cudaMemcpy",
+                  transport_->rank());
   return values;
 }
 std::vector<float> Session::State::sender_residual(ParameterId id) {

@@ -8,7 +8,7 @@ build="build-essential cmake ninja-build pkg-config ccache libssl-dev libucx-dev
        nlohmann-json3-dev libhwloc-dev"
 quickstart="$build libtorch-dev libopenblas0-pthread dataset-fashion-mnist zlib1g-dev"
 convergence="$quickstart python3 python3-numpy python3-matplotlib bible-kjv bible-kjv-text"
-bench="$build libopenblas-dev openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
+bench="$build libbenchmark-dev libopenblas-dev openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
 python="python3-venv python3-pip"
 mpi4py="python3-mpi4py"
 torch="python3-torch python3-numpy mypy"

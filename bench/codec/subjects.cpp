@@ -29,21 +29,46 @@ void fill(std::byte* data, std::size_t count, ElementType type) {
   }
 }
 
-enum class Feedback { none, in_place, double_buffered };
-constexpr const char* kFeedbackNames[] = {"", " feedback in place", " feedback to another buffer"};
+enum class Feedback { none, in_place, double_buffered, bf16_in_place, bf16_double_buffered };
+constexpr Feedback kFeedbacks[] = {Feedback::none, Feedback::in_place, Feedback::double_buffered,
+                                   Feedback::bf16_in_place, Feedback::bf16_double_buffered};
+constexpr const char* kFeedbackNames[] = {"", " feedback in place", " feedback to another buffer",
+                                          " bf16 feedback in place", " bf16 feedback to another buffer"};
+constexpr bool in_bf16(Feedback feedback) {
+  return feedback == Feedback::bf16_in_place || feedback == Feedback::bf16_double_buffered;
+}
+constexpr bool in_place(Feedback feedback) {
+  return feedback == Feedback::in_place || feedback == Feedback::bf16_in_place;
+}
+constexpr std::size_t element_bytes_of(Feedback feedback) {
+  return feedback == Feedback::none ? 0 : in_bf16(feedback) ? 2 : 4;
+}
 
 /// A Session with rollback writes the other copy of large residuals past the caches.
 bool past_cache(Feedback feedback, std::size_t count) {
-  return feedback == Feedback::double_buffered && count * sizeof(float) > ErrorMemory::kLargestCached;
+  return !in_place(feedback) && count * element_bytes_of(feedback) > ErrorMemory::kLargestCached;
 }
-Residual residual(const Memory (&buffers)[2], Feedback feedback, std::size_t count) {
+/// `stream` as in a Session: 0 of a sum.
+Residual residual(const Residuals& of, Feedback feedback, std::size_t count, std::uint32_t stream) {
   if (feedback == Feedback::none) return {};
-  return {buffers[0].floats(), buffers[feedback == Feedback::in_place ? 0 : 1].floats(), past_cache(feedback, count)};
+  const std::size_t after = in_place(feedback) ? 0 : 1;
+  Residual residual{.past_cache = past_cache(feedback, count)};
+  if (in_bf16(feedback)) {
+    residual.bf16 = {reinterpret_cast<const std::uint16_t*>(of.bf16[0].bytes()),
+                     reinterpret_cast<std::uint16_t*>(of.bf16[after].bytes()), Noise{.seed = 1, .stream = stream}};
+  } else {
+    residual.before = of.fp32[0].floats();
+    residual.after = of.fp32[after].floats();
+  }
+  return residual;
 }
 /// Bytes per element of `stages` residuals: read and written, and allocated where what is written was not read.
-double residual_bytes(Feedback feedback, int stages) { return feedback == Feedback::none ? 0 : 8 * stages; }
+double residual_bytes(Feedback feedback, int stages) {
+  return static_cast<double>(2 * element_bytes_of(feedback)) * stages;
+}
 double residual_allocated(Feedback feedback, std::size_t count, int stages) {
-  return feedback == Feedback::double_buffered && !past_cache(feedback, count) ? 4 * stages : 0;
+  const bool allocated = !in_place(feedback) && !past_cache(feedback, count);
+  return allocated ? static_cast<double>(element_bytes_of(feedback)) * stages : 0;
 }
 
 }  // namespace
@@ -54,8 +79,8 @@ Buffers::Buffers(std::size_t elements, ElementType element_type)
       data(4 * count, 0),
       out(4 * count, 320),
       scratch(4 * count, 704),
-      sender{{4 * count, 1088}, {4 * count, 1472}},
-      owner{{4 * count, 1856}, {4 * count, 2240}},
+      sender{{{4 * count, 1088}, {4 * count, 1472}}, {{2 * count, 1280}, {2 * count, 1664}}},
+      owner{{{4 * count, 1856}, {4 * count, 2240}}, {{2 * count, 2048}, {2 * count, 2432}}},
       wire(5 * count + 4096, 2624),
       sum(5 * count + 4096, 3392) {
   fill(data.bytes(), count, type);
@@ -73,24 +98,24 @@ std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, cons
   coder->encode(type, {b->scratch.bytes(), {}, b->count, received->bytes()});
 
   std::vector<Subject> subjects;
-  for (const Feedback feedback : {Feedback::none, Feedback::in_place, Feedback::double_buffered}) {
+  for (const Feedback feedback : kFeedbacks) {
     if (feedback != Feedback::none && coder->lossless(type)) continue;
     const double moved = element + wire + residual_bytes(feedback, 1);
-    subjects.push_back(
-        {name + " encode" + kFeedbackNames[static_cast<int>(feedback)], moved,
-         moved + wire + residual_allocated(feedback, b->count, 1), [=] {
-           coder->encode(type, {b->data.bytes(), residual(b->sender, feedback, b->count), b->count, b->wire.bytes()});
-         }});
+    subjects.push_back({name + " encode" + kFeedbackNames[static_cast<int>(feedback)], moved,
+                        moved + wire + residual_allocated(feedback, b->count, 1), [=] {
+                          coder->encode(type, {b->data.bytes(), residual(b->sender, feedback, b->count, 1), b->count,
+                                               b->wire.bytes()});
+                        }});
   }
-  for (const Feedback feedback : {Feedback::none, Feedback::in_place, Feedback::double_buffered}) {
+  for (const Feedback feedback : kFeedbacks) {
     if (feedback != Feedback::none && coder->lossless(type)) continue;
     const double moved = 2 * element + 2 * wire + residual_bytes(feedback, 2);
     subjects.push_back({name + " combine" + kFeedbackNames[static_cast<int>(feedback)], moved,
                         moved + wire + residual_allocated(feedback, b->count, 2), [=] {
                           const std::byte* sources[] = {received->bytes(), nullptr};
-                          coder->combine(type, {sources, b->data.bytes(), residual(b->sender, feedback, b->count),
-                                                residual(b->owner, feedback, b->count), b->count, 2.0f, b->sum.bytes(),
-                                                b->data.bytes()});
+                          coder->combine(type, {sources, b->data.bytes(), residual(b->sender, feedback, b->count, 1),
+                                                residual(b->owner, feedback, b->count, 0), b->count, 2.0f,
+                                                b->sum.bytes(), b->data.bytes()});
                         }});
   }
   subjects.push_back({name + " decode", element + wire, 2 * element + wire, [=] {

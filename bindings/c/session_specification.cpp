@@ -104,6 +104,11 @@ constexpr std::array kOptions = {
              options.average = either<bool>(word, value, {"mean", true}, {"sum", false});
            }},
     Option{"feedback", [](auto word, auto value, auto& options) { options.error_feedback = on(word, value); }},
+    Option{
+        "residual",
+        [](auto word, auto value, auto& options) {
+          options.residual = either<ElementType>(word, value, {"fp32", ElementType::f32}, {"bf16", ElementType::bf16});
+        }},
     Option{"rollback", [](auto word, auto value, auto& options) { options.rollback = on(word, value); }},
     Option{"nonfinite", set_nonfinite},
     Option{"momentum",

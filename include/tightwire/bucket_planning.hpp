@@ -108,6 +108,7 @@ class BucketPlanning {
     if (options_.momentum) memory.momentum = memory_.add(parameter.count);
     if (const SparseSettings* sparse = codec.sparse()) {
       require_feedback(parameter, codec, sparse->without_feedback);
+      require_fp32_residual(parameter, codec);
       if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
       if (sparse->random && parameter.count > std::numeric_limits<std::uint32_t>::max())
         throw Error(Errc::unsupported, "randomk: \"" + parameter.name + "\" has more than 2^32 - 1 elements");
@@ -123,6 +124,7 @@ class BucketPlanning {
     const LowRankSettings* const low_rank = codec.low_rank();
     if (low_rank != nullptr && low_rank::worth_it(shape, low_rank->least_rank())) {
       require_feedback(parameter, codec, low_rank->without_feedback);
+      require_fp32_residual(parameter, codec);
       if (options_.error_feedback) memory.residual = memory_.add(parameter.count);
       bucket.matrices.add(position);
       bucket.planned_matrices.push_back({shape, parameter.type, *low_rank, number});
@@ -192,6 +194,13 @@ class BucketPlanning {
                 "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " + codec.spec() +
                     " and error_feedback is off: what is not sent would be lost, and training fails; ask for "
                     "\"without-feedback\" to have it all the same");
+  }
+
+  void require_fp32_residual(const Parameter& parameter, const Codec& codec) const {
+    if (!options_.error_feedback || options_.residual == ElementType::f32) return;
+    throw Error(Errc::unsupported, "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " +
+                                       codec.spec() + ", whose residuals are fp32, and not " +
+                                       std::string(to_string(options_.residual)));
   }
 
   const SessionOptions& options_;

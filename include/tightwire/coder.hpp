@@ -9,22 +9,41 @@
 
 namespace tightwire {
 
+/// Errors kept in 16 bits each, half of what fp32 takes. They are rounded at random, up or down, so that on average
+/// nothing is lost: to nearest, whatever is less than half a unit of a residual's last place would be lost in every
+/// step.
+struct Bf16Residual {
+  const std::uint16_t* before = nullptr;
+  std::uint16_t* after = nullptr;
+  Noise rounding = {};  ///< where the random bits come from; of other ones than codes are rounded with
+};
+
 /// Where the error of a slice is kept: read from `before`, written to `after`. The same pointer twice updates in place;
-/// two pointers leave `before` intact, so that the step can be rolled back. Both null: no error feedback.
+/// two pointers leave `before` intact, so that the step can be rolled back. All null: no error feedback.
 struct Residual {
   const float* before = nullptr;
   float* after = nullptr;
   /// A hint: `after` will not be read soon, and lies apart from `before`. It may be written past the caches.
   bool past_cache = false;
-  explicit operator bool() const { return after != nullptr; }
+  Bf16Residual bf16 = {};  ///< in place of `before` and `after`
+  explicit operator bool() const { return after != nullptr || in_bf16(); }
+  bool in_bf16() const { return bf16.after != nullptr; }
 };
 
 /// The residual of what starts `by` elements further on.
 inline Residual advanced(Residual residual, std::size_t by) {
-  return residual ? Residual{residual.before + by, residual.after + by, residual.past_cache} : Residual{};
+  if (residual.in_bf16()) {
+    residual.bf16.before += by;
+    residual.bf16.after += by;
+    residual.bf16.rounding.first += by;
+  } else if (residual) {
+    residual.before += by;
+    residual.after += by;
+  }
+  return residual;
 }
 
-/// Makes one element as if the step had not happened; 0 where what was before is overwritten already.
+/// Makes one element, in fp32, as if the step had not happened; 0 where what was before is overwritten already.
 inline void undo(const Residual& residual, std::size_t i) {
   if (residual) residual.after[i] = residual.before == residual.after ? 0.0f : residual.before[i];
 }

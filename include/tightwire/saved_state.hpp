@@ -12,18 +12,22 @@ namespace tightwire {
 
 /// What a Session saved of one rank, checked and not yet taken up. Points into the bytes it was read from.
 ///
-/// Bytes, little-endian: 8 "TWSTATE1", 4 ranks, 4 rank, 8 steps ended, 8 of them committed, 8 of them rolled back
-/// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements, 8 length of the basis of its
-/// residuals, the basis (over nodes, where the codecs inside and across have others: both, with | between); 8 number of
-/// records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
+/// Bytes, little-endian: 8 "TWSTATE2", 4 ranks, 4 rank, 4 type of residuals (0 fp32, 1 bf16), 8 steps ended, 8 of them
+/// committed, 8 of them rolled back modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8
+/// elements, 8 length of the basis of its residuals, the basis (over nodes, where the codecs inside and across have
+/// others: both, with | between); 8 number of records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes
+/// (state.hpp); 8 FNV-1a of all before.
 struct SavedState {
-  static constexpr std::uint64_t kMagic = 0x3145544154535754;  // "TWSTATE1"
+  static constexpr std::uint64_t kMagic = 0x3245544154535754;  // "TWSTATE2"
+  /// The same without the type of residuals, which was fp32. Still read.
+  static constexpr std::uint64_t kFirstMagic = 0x3145544154535754;  // "TWSTATE1"
   struct Counters {
     std::uint64_t steps = 0, committed = 0, rollbacks = 0;
     bool operator==(const Counters&) const = default;
   };
 
   std::uint32_t ranks = 0, rank = 0;
+  ElementType residuals = ElementType::f32;
   Counters counters;
   std::vector<std::string> bases;  ///< of residuals, by parameter of this Session
   std::vector<state::Record> records;
@@ -32,17 +36,22 @@ struct SavedState {
   /// the first difference. Numbers of parameters in records become those of `parameters`.
   SavedState(std::span<const std::byte> bytes, const std::vector<Parameter>& parameters) {
     state::Reader reader(bytes);
-    if (reader.get<std::uint64_t>() != kMagic) throw Error(Errc::corrupt, "state: not one of tightwire");
+    const auto magic = reader.get<std::uint64_t>();
+    if (magic != kMagic && magic != kFirstMagic) throw Error(Errc::corrupt, "state: not one of tightwire");
     if (bytes.size() < 2 * sizeof(std::uint64_t) ||
         state::Reader(bytes.last(sizeof(std::uint64_t))).get<std::uint64_t>() !=
             state::fingerprint(bytes.first(bytes.size() - sizeof(std::uint64_t))))
       throw Error(Errc::corrupt, "state: its bytes are damaged");
     ranks = reader.get<std::uint32_t>();
     rank = reader.get<std::uint32_t>();
+    const auto type = magic == kMagic ? reader.get<std::uint32_t>() : 0;
+    residuals = static_cast<ElementType>(type);
     counters.steps = reader.get<std::uint64_t>();
     counters.committed = reader.get<std::uint64_t>();
     counters.rollbacks = reader.get<std::uint64_t>();
     if (ranks == 0 || rank >= ranks) throw corrupt("rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+    if (type > static_cast<std::uint32_t>(ElementType::bf16))
+      throw corrupt("residuals of type " + std::to_string(type));
     const std::vector<std::uint32_t> numbers = read_parameters(reader, parameters);
     for (auto left = reader.get<std::uint64_t>(); left != 0; --left)
       add(state::read_record(reader), numbers, parameters);
@@ -85,12 +94,13 @@ struct SavedState {
     if (state::of_parameter(record.kind)) {
       if (record.number >= numbers.size()) throw corrupt("a record of parameter " + std::to_string(record.number));
       record.number = numbers[record.number];
-      const std::uint64_t count = parameters[record.number].count, floats = record.floats();
+      if (record.kind == Kind::sender_residual || state::of_run(record.kind)) record.type = residuals;
+      const std::uint64_t count = parameters[record.number].count, elements = record.elements();
       const bool whole = record.kind == Kind::sender_residual || record.kind == Kind::momentum;
       const bool fits =
-          whole ? floats <= count
-                : !state::of_run(record.kind) || (record.detail <= count && floats <= count - record.detail);
-      if (!fits || record.bytes.size() % sizeof(float) != 0)
+          whole ? elements <= count
+                : !state::of_run(record.kind) || (record.detail <= count && elements <= count - record.detail);
+      if (!fits || record.bytes.size() % element_bytes(record.type) != 0)
         throw corrupt("a record of " + std::to_string(record.bytes.size()) + " bytes for \"" +
                       parameters[record.number].name + "\"");
     }

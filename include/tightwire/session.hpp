@@ -68,6 +68,7 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
+    check_residuals(options_);
     channel_ = transport_->next_channel();
   }
   Session(const Session&) = delete;
@@ -113,8 +114,7 @@ class Session {
     require_open_for("seal");
     try {
       options_.hierarchy = hierarchy_in_force(*transport_, channel_, options_);
-      if (options_.codec.automatic())
-        options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
+      if (options_.codec.automatic()) options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
@@ -290,10 +290,10 @@ class Session {
   }
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
-  /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in
-  /// a bucket lost (in the order of its shares). Empty where nothing can be lost. Throws Error(invalid_argument)
-  /// for a parameter beside or in matrices of PowerSgd while its bucket is under way.
-  std::span<const float> sender_residual(ParameterId id) const {
+  /// The residuals of the last commit, copied: what this rank's contributions to a parameter lost, and what the sums it
+  /// owns in a bucket lost (in the order of its shares). Empty where nothing can be lost. Throws
+  /// Error(invalid_argument) for a parameter beside or in matrices of PowerSgd while its bucket is under way.
+  std::vector<float> sender_residual(ParameterId id) const {
     if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
     if (!engine_ || parameter_memory_[id].residual == ParameterMemory::kNone) return {};
     const Bucket& bucket = known(list_.bucket_of(id));
@@ -301,9 +301,9 @@ class Session {
     bucket.settle_residuals();
     return memory_.committed(parameter_memory_[id].residual);
   }
-  std::span<const float> owner_residual(BucketId id) const {
+  std::vector<float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);
-    return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::span<const float>{};
+    return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::vector<float>{};
   }
 
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
@@ -475,7 +475,7 @@ class Session {
   std::uint32_t first_channel_ = 0;  // of reductions
   ParameterList list_;
   std::vector<ParameterMemory> parameter_memory_;
-  ErrorMemory memory_;
+  ErrorMemory memory_{options_.residual};
   std::uint64_t fingerprint_ = 0;
   std::uint64_t steps_ = 0;
   std::uint8_t rollbacks_ = 0;  // modulo 256

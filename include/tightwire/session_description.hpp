@@ -86,7 +86,8 @@ std::string describe(const SessionOptions& options, int ranks, const std::vector
   line("wire version " + std::to_string(kWireVersion));
   line("world size " + std::to_string(ranks));
   line(std::string("operation ") + (options.average ? "mean" : "sum"));
-  line(std::string("error feedback ") + (options.error_feedback ? "on" : "off"));
+  line(std::string("error feedback ") + (options.error_feedback ? "on" : "off") +
+       (options.residual == ElementType::f32 ? "" : ", residuals in " + std::string(to_string(options.residual))));
   line(std::string("rollback ") + (options.rollback ? "on" : "off"));
   line(std::string("non-finite policy ") + to_string(options.nonfinite));
   if (options.hierarchy)

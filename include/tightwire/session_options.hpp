@@ -5,6 +5,8 @@
 #include <memory>
 
 #include <tightwire/codec.hpp>
+#include <tightwire/element.hpp>
+#include <tightwire/error.hpp>
 #include <tightwire/hierarchy.hpp>
 #include <tightwire/momentum.hpp>
 #include <tightwire/observer.hpp>
@@ -32,7 +34,10 @@ struct SessionOptions {
   Policy policy = {};
   bool average = true;         ///< mean over ranks; false: sum
   bool error_feedback = true;  ///< keep what the codec drops, at the sender and at the owner, and add it next time
-  bool rollback = true;        ///< keep the residuals of the last commit, at the price of twice their memory
+  /// Type in which that is kept: f32, or bf16 for half the memory and less traffic, rounded at random so that nothing
+  /// is lost on average (docs/codecs.md). bf16 is for codecs of blocks on hosts, without momentum correction.
+  ElementType residual = ElementType::f32;
+  bool rollback = true;  ///< keep the residuals of the last commit, at the price of twice their memory
   NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
   MomentumCorrection momentum = {};                  ///< off by default; see there what the optimizer must not do then
   std::uint64_t seed = 0;                            ///< of stochastic rounding, and of what is drawn at random
@@ -43,5 +48,14 @@ struct SessionOptions {
   Hierarchy hierarchy = {};                 ///< flat by default
   std::shared_ptr<Observer> observer = {};  ///< told what the Session does, such as Telemetry; not compared
 };
+
+/// Throws Error(invalid_argument) for a type that residuals are never kept in, Error(unsupported) for one that does not
+/// go with the other options.
+inline void check_residuals(const SessionOptions& options) {
+  if (options.residual == ElementType::f32) return;
+  if (options.residual != ElementType::bf16)
+    throw Error(Errc::invalid_argument, "Session: residuals are kept in fp32 or bf16, not in fp16");
+  if (options.momentum) throw Error(Errc::unsupported, "Session: momentum correction is not with residuals in bf16");
+}
 
 }  // namespace tightwire

@@ -44,6 +44,7 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
   writer.put(SavedState::kMagic);
   writer.put(static_cast<std::uint32_t>(from.ranks));
   writer.put(static_cast<std::uint32_t>(from.rank));
+  writer.put(static_cast<std::uint32_t>(from.memory.type()));
   writer.put(counters.steps);
   writer.put(counters.committed);
   writer.put(counters.rollbacks);
@@ -56,14 +57,15 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
     writer.text(memory.basis == memory.sums_basis ? memory.basis : memory.basis + "|" + memory.sums_basis);
     for (const auto& [kind, region] :
          {std::pair(Kind::sender_residual, memory.residual), {Kind::momentum, memory.momentum}})
-      if (region != ParameterMemory::kNone) records.add(kind, id, 0, from.memory.committed(region));
+      if (region != ParameterMemory::kNone) records.add(kind, id, 0, from.memory.committed_bytes(region));
   }
   for (std::size_t number = 0; number < from.buckets.size(); ++number) {
     const Bucket& bucket = from.buckets[number];
+    const std::size_t element = element_bytes(from.memory.type());
     for (const Kind kind : kRunKinds)
       for_runs(bucket, kind, from.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
         records.add(saved_as(bucket, kind, from.rank), id, begin,
-                    from.memory.committed(*region_of(bucket, kind)).subspan(at, count));
+                    from.memory.committed_bytes(*region_of(bucket, kind)).subspan(at * element, count * element));
       });
     records.add(Kind::sequence, number, bucket.sequence, std::span<const float>{});
     for (const auto& reduction : bucket.operation.reductions) reduction->save(records);
@@ -151,7 +153,7 @@ class Restoring {
   static Error bad(const std::string& what) { return Error(Errc::invalid_argument, "restore: " + what); }
   /// A negative zero, to which anything added is itself, bit for bit.
   void clear(ErrorMemory::Region region) const {
-    for (float& element : memory_->restore(region)) element = -0.0f;
+    memory_->change(region, [](std::span<float> values) { std::fill(values.begin(), values.end(), -0.0f); });
   }
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(to_.ranks); }
   std::uint32_t rank() const { return static_cast<std::uint32_t>(to_.rank); }
@@ -215,7 +217,7 @@ class Restoring {
   void require_place(const SavedState& state, const state::Record& record) const {
     if (state::shared_by_ranks(record.kind)) return;
     bool zero = true;
-    for (std::size_t i = 0; i < record.floats(); ++i) zero = zero && record.at(i) == 0.0f;
+    for (std::size_t i = 0; i < record.elements(); ++i) zero = zero && record.at(i) == 0.0f;
     if (zero) return;
     const std::string saved = "rank " + std::to_string(state.rank) + " has saved a " +
                               (record.kind == Kind::momentum ? "momentum" : "residual") + " of \"" +
@@ -226,8 +228,8 @@ class Restoring {
                                        : becomes == Kind::sender_residual ? memory.residual
                                                                           : ParameterMemory::kNone;
     const bool whole = becomes == Kind::momentum || becomes == Kind::sender_residual;
-    const std::size_t kept = region == ParameterMemory::kNone ? 0 : to_.memory.committed(region).size();
-    const std::size_t needed = state::of_run(record.kind) ? to_.parameters[record.number].count : record.floats();
+    const std::size_t kept = region == ParameterMemory::kNone ? 0 : to_.memory.count(region);
+    const std::size_t needed = state::of_run(record.kind) ? to_.parameters[record.number].count : record.elements();
     if (!becomes || (whole && kept != needed)) throw bad(saved + "has none in this Session and would lose it");
     if (record.kind == Kind::momentum) return;
     require_basis(state, record, *becomes);
@@ -240,7 +242,7 @@ class Restoring {
       return record.kind == kind || (is_result(kind) && is_result(record.kind));
     };
     for (const state::Record& record : states_.front().records)
-      if (is_of_kind(record)) saved += record.floats();
+      if (is_of_kind(record)) saved += record.elements();
     for (const Bucket& bucket : to_.buckets)
       for_runs(bucket, kind, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t) {
         runs += count;
@@ -260,7 +262,7 @@ class Restoring {
   static Overlap overlap(const state::Record& record, std::size_t id, std::size_t begin, std::size_t count) {
     if (record.number != id) return {};
     const std::size_t first = state::of_run(record.kind) ? static_cast<std::size_t>(record.detail) : 0;
-    const std::size_t end = first + record.floats();
+    const std::size_t end = first + record.elements();
     const std::size_t from = std::max(first, begin), to = std::min(end, begin + count);
     return from < to ? Overlap{from - first, from - begin, to - from} : Overlap{};
   }
@@ -270,10 +272,11 @@ class Restoring {
     const Bucket& bucket = *kept_[record.number].bucket;
     const auto region = region_of(bucket, kind);
     if (!region) return;
-    const std::span<float> values = memory_->restore(*region);
     for_runs(bucket, kind, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
       const Overlap both = overlap(record, id, begin, count);
-      for (std::size_t i = 0; i < both.count; ++i) f(values[at + both.to + i], record.at(both.from + i));
+      memory_->change(*region, at + both.to, both.count, [&](std::span<float> values) {
+        for (std::size_t i = 0; i < values.size(); ++i) f(values[i], record.at(both.from + i));
+      });
     });
   }
 
@@ -334,10 +337,11 @@ class Restoring {
   }
   void add(const state::Record& record, ErrorMemory::Region region, float scale) const {
     if (region == ParameterMemory::kNone) return;
-    const std::span<float> values = memory_->restore(region);
     const std::size_t first = state::of_run(record.kind) ? static_cast<std::size_t>(record.detail) : 0;
-    if (values.size() < first + record.floats()) return;  // of nothing but zeros
-    for (std::size_t i = 0; i < record.floats(); ++i) values[first + i] += record.at(i) * scale;
+    if (memory_->count(region) < first + record.elements()) return;  // of nothing but zeros
+    memory_->change(region, first, record.elements(), [&](std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] += record.at(i) * scale;
+    });
   }
 
   SessionMemory to_;

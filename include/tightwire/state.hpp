@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/element.hpp>
 #include <tightwire/error.hpp>
 
 namespace tightwire::state {
@@ -99,16 +100,24 @@ constexpr bool of_parameter(Kind kind) { return kind != Kind::ranges && kind != 
 /// Whether a record is of a run of a parameter, from `detail` on.
 constexpr bool of_run(Kind kind) { return kind == Kind::owner_residual || kind >= Kind::node_residual; }
 
-/// A piece of a state. Its bytes need not be aligned.
+/// A piece of a state. Its bytes need not be aligned. `elements` and `at` are of residuals and momenta.
 struct Record {
   Kind kind;
   std::uint32_t number;  ///< of a parameter or bucket
   std::uint64_t detail;
   std::span<const std::byte> bytes;
 
-  std::size_t floats() const { return bytes.size() / sizeof(float); }
+  ElementType type = ElementType::f32;
+
+  std::size_t elements() const { return bytes.size() / element_bytes(type); }
   float at(std::size_t i) const {
-    float x;
+    return type == ElementType::f32 ? read<float>(i) : detail::from_bf16(read<std::uint16_t>(i));
+  }
+
+ private:
+  template <class T>
+  T read(std::size_t i) const {
+    T x;
     std::memcpy(&x, bytes.data() + i * sizeof x, sizeof x);
     return x;
   }

@@ -191,6 +191,9 @@ TEST(CudaSessionSeal, WhatIsNotOnDevicesIsRefused) {
   options.hierarchy.node_of_rank = {0};
   expect_refused(Errc::unsupported, "hierarchies", [&] { cuda::Session(transport, options); });
   options = {};
+  options.residual = ElementType::bf16;
+  expect_refused(Errc::unsupported, "residuals on devices are fp32", [&] { cuda::Session(transport, options); });
+  options = {};
   options.plan.share_elements = 4096;
   expect_refused(Errc::invalid_argument, "4096", [&] { cuda::Session(transport, options); });
   for (const char* spec : {"topk:ratio=0.1", "randomk:ratio=0.1", "powersgd:rank=2"}) {

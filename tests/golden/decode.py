@@ -42,10 +42,20 @@ FLOATS = {"fp8-e4m3": (4, 3, 0x7E), "fp8-e5m2": (5, 2, 0x7B), "fp4": (2, 1, 7), 
           "mxfp4": (2, 1, 7), "nvfp4": (2, 1, 7), "nuq3": (2, 0, 3), "nuq4": (3, 0, 7), "nuq5": (4, 0, 15)}
 
 
+FIVE_PER_BYTE = ("ternary-five", "lloyd1.6", "eden1.6")
+
+
+def trit(codes, block, i):
+    """The code of element i where five are a byte, as two bits."""
+    within = i % block
+    byte = codes[i // block * ((block + 79) // 80 * 16) + within // 80 * 16 + within % 16]
+    return (0, 1, 3)[byte // 3 ** (within % 80 // 16) % 3]
+
+
 def bits_of(name):
     if name in FLOATS:
         return 1 + FLOATS[name][0] + FLOATS[name][1]
-    return {"dense": 32, "bf16": 16, "fp16": 16, "ternary": 2, "sign": 1}.get(name) or int("".join(c for c in name if c.isdigit()))
+    return {"dense": 32, "bf16": 16, "fp16": 16, "ternary": 2, "sign": 1, **dict.fromkeys(FIVE_PER_BYTE, 2)}.get(name) or int("".join(c for c in name if c.isdigit()))
 
 
 def param_bytes(name):
@@ -83,6 +93,8 @@ def value(name, code, data, param, shared):
         return small_float(code, *FLOATS[name]) * small_float(data[param], *FLOATS["fp8-e4m3"]) * bf16(data, shared)
     if name in FLOATS:
         return small_float(code, *FLOATS[name]) * bf16(data, param)
+    if name in ("lloyd1.6", "eden1.6"):
+        return signed * (78 / 64) * struct.unpack_from("<f", data, param)[0]
     if name.startswith(("lloyd", "eden")):
         level = LEVELS[bits - 1][code & ((1 << (bits - 1)) - 1)] / 64
         return (-level if code >> (bits - 1) else level) * struct.unpack_from("<f", data, param)[0]
@@ -121,6 +133,9 @@ def rotate_back(x, size, seed):
 def decode(name, block, data, count=COUNT):
     bits = bits_of(name)
     codes_at = (param_at(name, block, count - 1) + param_bytes(name) + 15) // 16 * 16
+    if name in FIVE_PER_BYTE:
+        assert len(data) == codes_at + (count // block * ((block + 79) // 80) + (count % block + 79) // 80) * 16, "size"
+        return [value(name, trit(data[codes_at:], block, i), data, param_at(name, block, i), 0) for i in range(count)]
     codes = int.from_bytes(data[codes_at:], "little")
     assert len(data) == codes_at + ((count * bits + 7) // 8 + 15) // 16 * 16, "size"
     mask = (1 << bits) - 1

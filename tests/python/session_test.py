@@ -122,6 +122,21 @@ class SessionTest(unittest.TestCase):
 
         on_threads(2, rank)
 
+    def test_residuals_in_bf16(self) -> None:
+        def rank(communicator: Communicator) -> int:
+            with sealed(communicator, "int8:block=64 residual=bf16") as half, sealed(communicator, "int8:block=64") as whole:
+                self.assertIn("error feedback on, residuals in bf16", half.description)
+                self.assertLess(half.residual_bytes, 0.7 * whole.residual_bytes)
+                for session in (half, whole):
+                    weight, bias = gradient_of(communicator.rank), array.array("f", [0.0] * 3)
+                    session.all_reduce([weight, bias])
+                    session.commit()
+            with self.fails(Status.INVALID_ARGUMENT, "must be fp32 or bf16"):
+                Session(communicator, "int8 residual=fp16")
+            return communicator.rank
+
+        self.assertEqual(on_threads(2, rank), [0, 1])
+
     def test_one_waits_while_another_starts(self) -> None:
         def rank(communicator: Communicator) -> None:
             with Session(communicator, "int8:block=64") as session:

@@ -121,8 +121,8 @@ struct Claims<Sign> : DefaultClaims {
   static constexpr bool keeps_extremes = false;
   static constexpr bool exact_zero = false;
 };
-template <>
-struct Claims<Ternary> : DefaultClaims {
+template <bool Five>
+struct Claims<TernaryCodec<Five>> : DefaultClaims {
   static constexpr bool keeps_extremes = false;
   static constexpr bool idempotent = false;
   static constexpr bool odd_symmetric = true;

@@ -16,10 +16,7 @@ void use(ErrorMemory& memory, ErrorMemory::Region region, std::size_t count, flo
   ASSERT_TRUE(residual);
   for (std::size_t i = 0; i < count; ++i) residual.after[i] = residual.before[i] + by;
 }
-std::vector<float> committed(const ErrorMemory& memory, ErrorMemory::Region region) {
-  const auto span = memory.committed(region);
-  return {span.begin(), span.end()};
-}
+std::vector<float> committed(const ErrorMemory& memory, ErrorMemory::Region region) { return memory.committed(region); }
 
 TEST(ErrorMemory, StartsAtZero) {
   for (const bool rollback : {false, true}) {
@@ -91,6 +88,29 @@ TEST(ErrorMemory, OneCopyIsUpdatedInPlaceAndTakesHalfTheMemory) {
   once.commit();
   use(once, 0, 1000, 1.0f);
   EXPECT_EQ(committed(once, 0)[0], 2.0f);
+}
+
+TEST(ErrorMemory, InBf16TakesHalfTheMemoryAndIsATransactionToo) {
+  ErrorMemory half(ElementType::bf16), whole;
+  for (ErrorMemory* memory : {&half, &whole}) memory->add(100'000), memory->allocate(true);
+  EXPECT_LT(half.bytes(), whole.bytes() * 52 / 100);
+  const auto put = [&](std::uint16_t bits) {
+    const Residual residual = half.open(0);
+    ASSERT_TRUE(residual.in_bf16());
+    ASSERT_EQ(residual.after, nullptr);
+    residual.bf16.after[99'999] = static_cast<std::uint16_t>(residual.bf16.before[99'999] + bits);
+  };
+  put(0x4000);  // 2
+  EXPECT_EQ(half.committed(0)[99'999], 0.0f);
+  half.commit();
+  EXPECT_EQ(half.committed(0)[99'999], 2.0f);
+  put(0x0100);
+  half.rollback();
+  EXPECT_EQ(half.committed(0)[99'999], 2.0f);
+  half.scale(1.0f + 0x1p-9f);  // to nearest: back to 2
+  EXPECT_EQ(half.committed(0)[99'999], 2.0f);
+  half.scale(0.25f);
+  EXPECT_EQ(half.committed(0)[99'999], 0.5f);
 }
 
 TEST(ErrorMemory, RegionsDoNotOverlapAndAreAligned) {

@@ -90,4 +90,39 @@ TEST(Packing, FieldsOfEveryWidth) {
   check_fields<5>(random), check_fields<6>(random), check_fields<7>(random);
 }
 
+/// As docs/wire-format.md has it, of any byte and at every count; nothing is written past the last row of either.
+TEST(Packing, FiveCodesToAByte) {
+  std::mt19937 random(3);
+  for (const host::Level level : {host::Level::baseline, host::Level::avx2, host::Level::avx512}) {
+    if (level > host::supported_level()) continue;
+    for (int byte = 0; byte < 256; ++byte) {
+      std::vector<std::byte> codes(80 + 8, std::byte{0x5a});
+      const std::vector<std::byte> wire(16, static_cast<std::byte>(byte));
+      host::run<host::UnpackTrits>(level, {wire.data(), 80, codes.data()});
+      int left = byte < 243 ? byte : byte - 243;
+      for (std::size_t row = 0; row < 5; ++row, left /= 3)
+        for (std::size_t i = 0; i < 16; ++i)
+          ASSERT_EQ(static_cast<std::int8_t>(codes[16 * row + i]), left % 3 == 2 ? -1 : left % 3) << "byte " << byte;
+      ASSERT_EQ(codes[80], std::byte{0x5a});
+    }
+    for (std::size_t count = 0; count <= 170; ++count) {
+      std::vector<std::byte> codes((count + 15) / 16 * 16, std::byte{7});  // what is past the end is no code
+      for (std::size_t i = 0; i < count; ++i) codes[i] = static_cast<std::byte>(static_cast<int>(random() % 3) - 1);
+      std::vector<std::byte> wire(detail::trit_bytes(count) + 8, std::byte{0x5a});
+      host::run<host::PackTrits>(level, {codes.data(), count, wire.data()});
+      for (std::size_t at = 0; at < detail::trit_bytes(count); ++at) {
+        unsigned expected = 0, power = 1;
+        for (std::size_t i = at / 16 * 80 + at % 16, k = 0; k < 5 && i < count; ++k, i += 16, power *= 3)
+          expected += power * (codes[i] == std::byte{0xff} ? 2u : std::to_integer<unsigned>(codes[i]));
+        ASSERT_EQ(std::to_integer<unsigned>(wire[at]), expected) << count << " codes, byte " << at;
+      }
+      ASSERT_EQ(wire[detail::trit_bytes(count)], std::byte{0x5a});
+      std::vector<std::byte> back(codes.size() + 8, std::byte{0x5a});
+      host::run<host::UnpackTrits>(level, {wire.data(), count, back.data()});
+      ASSERT_TRUE(std::equal(codes.begin(), codes.begin() + static_cast<std::ptrdiff_t>(count), back.begin()));
+      ASSERT_EQ(back[codes.size()], std::byte{0x5a});
+    }
+  }
+}
+
 }  // namespace

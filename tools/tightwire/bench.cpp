@@ -113,10 +113,10 @@ void add_options(CLI::App& bench, BenchOptions& options) {
   bench.add_option("-f,--factor", options.factor, "From one size to the next")
       ->check(CLI::Range(1.1, 1e6))
       ->capture_default_str();
-  bench.add_option(
-      "-c,--codecs", options.codecs,
-      "Codecs, separated by spaces, \"hier(inside=bf16, across=int4)\" too; exact is always there. By default bf16 int8 "
-      "int4, and to calibrate all that plan compares; to calibrate, bf16 and fp16 are always there");
+  bench.add_option("-c,--codecs", options.codecs,
+                   "Codecs, separated by spaces, \"hier(inside=bf16, across=int4)\" too; exact is always there. By "
+                   "default bf16 int8 "
+                   "int4, and to calibrate all that plan compares; to calibrate, bf16 and fp16 are always there");
   bench.add_option("--warm-up", options.warm_up, "Rounds that do not count")->check(CLI::Range(0, 100000));
   bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
   bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");

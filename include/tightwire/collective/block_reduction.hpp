@@ -171,10 +171,20 @@ class BlockReduction final : public Reduction {
     const std::size_t bytes = element_bytes(parameters_[slice.parameter].type);
     return static_cast<std::byte*>(input_.data[slice.parameter]) + slice.begin * bytes;
   }
-  Residual sender_residual(const Slice& slice) const { return advanced(input_.senders[slice.parameter], slice.begin); }
+  /// What is gathered is a sum's: every node of a hierarchy has a copy of its residual, rounded alike by whichever
+  /// rank.
+  Residual sender_residual(const Slice& slice) const {
+    const std::uint32_t stream = plan_.contributes() ? own_stream() : 0;
+    return rounded_like(advanced(input_.senders[slice.parameter], slice.begin), noise(slice, stream));
+  }
   Residual owner_residual(const Slice& slice) const {
     const PlannedParameter& parameter = parameters_[slice.parameter];
-    return parameter.coder->lossless(parameter.type) ? Residual{} : advanced(input_.owner, slice.error_at);
+    if (parameter.coder->lossless(parameter.type)) return {};
+    return rounded_like(advanced(input_.owner, slice.error_at), noise(slice, 0));
+  }
+  static Residual rounded_like(Residual residual, const Noise& noise) {
+    residual.bf16.rounding = noise;
+    return residual;
   }
 
   FrameHeader header(const Slot& slot, FrameKind kind, std::size_t sender, std::size_t payload_bytes,

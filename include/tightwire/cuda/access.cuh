@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include <tightwire/cuda/job.cuh>
+#include <tightwire/detail/trits.hpp>
 #include <tightwire/element.hpp>
 
 // Between memory and shared memory, where a tile lives: 16 bytes to an access where addresses allow it, and right at
@@ -235,6 +236,39 @@ __device__ void get_codes(const std::byte* from, unsigned valid, int (&codes)[kG
 #pragma unroll
     for (unsigned k = 0; k < kGranule; ++k)
       codes[k] = static_cast<int>(static_cast<std::uint32_t>(fields >> (k * Bits)) << (32 - Bits)) >> (32 - Bits);
+  }
+}
+
+/// Codes of two bits in shared memory -> five to a byte in memory, by all threads of the block.
+__device__ inline void write_trits(const std::byte* codes, unsigned count, unsigned block, std::byte* to) {
+  using namespace tightwire::detail;
+  const auto of_block = static_cast<unsigned>(trit_bytes(block)),
+             rest = static_cast<unsigned>(trit_bytes(count % block));
+  const unsigned bytes = count / block * of_block + rest;
+#pragma unroll 1
+  for (unsigned i = threadIdx.x; i < bytes; i += kThreads) {
+    const unsigned begin = i / of_block * block, within = i % of_block;
+    const unsigned end = begin + block < count ? begin + block : count;
+    unsigned byte = 0;
+#pragma unroll
+    for (unsigned digit = kTritsPerByte; digit-- > 0;) {
+      const unsigned e = begin + within / kTritRow * kTritRun + digit * kTritRow + within % kTritRow;
+      const unsigned bits = e < end ? static_cast<unsigned>(codes[e / 4]) >> (2 * (e % 4)) & 3u : 0u;
+      byte = 3 * byte + (bits == 3 ? 2 : bits);
+    }
+    to[i] = static_cast<std::byte>(byte);
+  }
+}
+/// Codes of eight elements of a block, the first of them number `first` in it; past the end they are 0.
+__device__ inline void get_trits(const std::byte* block, unsigned first, unsigned valid, int (&codes)[kGranule]) {
+  using namespace tightwire::detail;
+  const std::byte* const bytes = block + first / kTritRun * kTritRow + first % kTritRow;
+  const unsigned digit = first % kTritRun / kTritRow;
+#pragma unroll
+  for (unsigned k = 0; k < kGranule; ++k) {
+    int left = k < valid ? static_cast<int>(bytes[k]) : 0;
+    for (unsigned d = 0; d < digit; ++d) left = third(left);
+    codes[k] = trit_code(first_digit(left));
   }
 }
 

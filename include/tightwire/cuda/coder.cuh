@@ -58,7 +58,7 @@ class DeviceCoder final : public Coder {
                                  .noise = noise_of(job.noise),
                                  .type = type,
                                  .data = static_cast<const std::byte*>(job.data),
-                                 .residual = {job.residual.before, job.residual.after},
+                                 .residual = feedback_of(job.residual),
                                  .wire = job.wire,
                                  .nonfinite = counter(nonfinite)};
     launch("encode", detail::encode_kernel<C>, shape, detail::Workspace<C>::bytes(shape, mine.noise.given), mine,
@@ -85,8 +85,8 @@ class DeviceCoder final : public Coder {
                             .inverse = 1.0f / job.divisor,
                             .ranks = static_cast<unsigned>(job.sources.size()),
                             .data = static_cast<const std::byte*>(job.data),
-                            .sender = {job.sender.before, job.sender.after},
-                            .owner = {job.owner.before, job.owner.after},
+                            .sender = feedback_of(job.sender),
+                            .owner = feedback_of(job.owner),
                             .wire = job.wire,
                             .out = static_cast<std::byte*>(job.out),
                             .contribution = counter(met != nullptr ? &met->contribution : nullptr),
@@ -125,6 +125,10 @@ class DeviceCoder final : public Coder {
                                         static_cast<std::uint32_t>(rotated.seed >> 32))
               .words[word % 4];
     return rotation;
+  }
+  static detail::Feedback feedback_of(const Residual& residual) {
+    if (residual.in_bf16()) throw Error(Errc::unsupported, "residuals on devices are fp32, and these are bf16");
+    return {residual.before, residual.after};
   }
   static detail::NoiseKey noise_of(const Noise* noise) {
     if (noise == nullptr) return {};

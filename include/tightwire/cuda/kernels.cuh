@@ -59,8 +59,12 @@ __device__ void write_wire(const Workspace<C>& work, const Shape& shape, const T
   const unsigned blocks = (tile.count + shape.block - 1) / shape.block;
   copy_out(work.params, wire + tile.begin / shape.block * (kShared + shape.parts_per_block * kParam),
            blocks * kShared + parts * kParam);
-  copy_out(work.codes, wire + shape.codes_at + tile.begin * C::bits / 8,
-           (static_cast<std::size_t>(tile.count) * C::bits + 7) / 8);
+  if constexpr (packs_trits<C>)
+    write_trits(work.codes, tile.count, shape.block,
+                wire + shape.codes_at + tile.begin / shape.block * tightwire::detail::trit_bytes(shape.block));
+  else
+    copy_out(work.codes, wire + shape.codes_at + tile.begin * C::bits / 8,
+             (static_cast<std::size_t>(tile.count) * C::bits + 7) / 8);
   if (tile.begin + tile.count < shape.count) return;
   clear(wire + shape.params, shape.codes_at - shape.params);
   clear(wire + shape.codes_at + shape.codes, shape.bytes - shape.codes_at - shape.codes);

@@ -89,7 +89,11 @@ __device__ void decode_granule(const Shape& shape, const std::byte* wire, std::s
     param = load_object<typename C::Param>(params + kShared + i % shape.block / shape.part * kParam);
   const typename C::Scale scale = scale_of<C>(param, shared);
   int codes[kGranule];
-  get_codes<C::bits>(wire + shape.codes_at + i * C::bits / 8, valid, codes);
+  if constexpr (packs_trits<C>)
+    get_trits(wire + shape.codes_at + i / shape.block * tightwire::detail::trit_bytes(shape.block),
+              static_cast<unsigned>(i % shape.block), valid, codes);
+  else
+    get_codes<C::bits>(wire + shape.codes_at + i * C::bits / 8, valid, codes);
 #pragma unroll
   for (unsigned k = 0; k < kGranule; ++k) values[k] = value_of<C>(codes[k], scale);
 }

@@ -58,3 +58,16 @@ namespace tightwire::detail {
 using namespace portable;
 }
 #endif
+
+namespace tightwire::detail {
+
+/// High 16 bits of each.
+template <int W>
+TIGHTWIRE_INLINE void upper_halves(const FourLanes<W>& x, std::byte* to) {
+  FourLanes<W> halves;
+  TIGHTWIRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) halves[i] = x[i] >> 16;
+  narrow_to_16(halves, to);
+}
+
+}  // namespace tightwire::detail

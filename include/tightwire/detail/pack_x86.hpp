@@ -110,6 +110,14 @@ TIGHTWIRE_TARGET_AVX512 inline void narrow_to_16(const FourLanes<16>& x, std::by
   for (int i = 0; i < 4; ++i)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)x[i].v));
 }
+TIGHTWIRE_TARGET_AVX512 inline void upper_halves(const FourLanes<16>& x, std::byte* to) {
+  const __m512i high_words = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,  //
+                                              31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  TIGHTWIRE_UNROLL(2)
+  for (int i = 0; i < 2; ++i)
+    _mm512_storeu_si512(to + 64 * i,
+                        _mm512_permutex2var_epi16((__m512i)x[2 * i].v, high_words, (__m512i)x[2 * i + 1].v));
+}
 template <int N>
 TIGHTWIRE_TARGET_AVX512 inline void widen_from_8(const std::byte* from, Lanes<int, 16> (&x)[N]) {
   TIGHTWIRE_UNROLL(4) for (int i = 0; i < N; ++i) {

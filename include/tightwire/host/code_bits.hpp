@@ -6,6 +6,8 @@
 
 #include <tightwire/detail/bit_fields.hpp>
 #include <tightwire/detail/hd.hpp>
+#include <tightwire/detail/pack.hpp>
+#include <tightwire/detail/trits.hpp>
 #include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
@@ -77,6 +79,50 @@ struct UnpackBits {
       codes = detail::scatter_fields_bmi2<Bits>(fields);
     codes = detail::extend_fields<Bits>(codes);
     std::memcpy(to, &codes, sizeof codes);
+  }
+};
+
+/// Codes of -1, 0 and 1, of one block, five to a byte.
+struct PackTrits {
+  using Job = PackJob;
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    constexpr int N = static_cast<int>(detail::kTritRow) / W;
+    for (std::size_t run = 0; run < job.count; run += detail::kTritRun) {
+      detail::Lanes<int, W> bytes[N];
+      for (auto& lanes : bytes) lanes = detail::Lanes<int, W>(0);
+      int power = 1;
+      for (std::size_t at = run; at < std::min(run + detail::kTritRun, job.count); at += detail::kTritRow, power *= 3) {
+        alignas(16) std::byte row[detail::kTritRow] = {};
+        std::memcpy(row, job.codes + at, std::min(detail::kTritRow, job.count - at));
+        detail::Lanes<int, W> codes[N];
+        detail::widen_from_8(row, codes);
+        for (int k = 0; k < N; ++k) bytes[k] = bytes[k] + detail::trit_digit(codes[k]) * power;
+      }
+      for (auto& lanes : bytes) lanes = lanes << 24 >> 24;  // in the range that packing takes
+      detail::narrow_to_8(bytes, job.wire + run / detail::kTritsPerByte);
+    }
+  }
+};
+
+/// And back. Bytes of 243 and more are those 243 less. Writes whole rows.
+struct UnpackTrits {
+  using Job = UnpackJob;
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    constexpr int N = static_cast<int>(detail::kTritRow) / W;
+    for (std::size_t run = 0; run < job.count; run += detail::kTritRun) {
+      detail::Lanes<int, W> bytes[N], codes[N];
+      detail::widen_from_8(job.wire + run / detail::kTritsPerByte, bytes);
+      for (auto& lanes : bytes) lanes = lanes & 255;
+      for (std::size_t at = run; at < std::min(run + detail::kTritRun, job.count); at += detail::kTritRow) {
+        for (int k = 0; k < N; ++k) {
+          codes[k] = detail::trit_code(detail::first_digit(bytes[k]));
+          bytes[k] = detail::third(bytes[k]);
+        }
+        detail::narrow_to_8(codes, job.codes + at);
+      }
+    }
   }
 };
 

@@ -105,6 +105,7 @@ class Combine {
 
   void put_encoded(std::size_t begin, std::size_t count) {
     Tile tile{sum_, added_of(job_.owner, begin, count, memory_.added), nullptr, begin, count};
+    if (job_.owner.in_bf16()) add_residual(level_, job_.owner, tile, sum_);
     // A codec of the buffer's own type has no residual for what it would cut off: the sum is one the buffer cannot
     // hold.
     const int overflow = overflow_bits(type_);
@@ -123,7 +124,7 @@ class Combine {
 
   /// What the buffer rounds off goes back into the residual, rotated as that is.
   void put_rotated(const Tile& tile, bool finite) {
-    const std::uint64_t in_codes = writer_.put(
+    const std::uint64_t in_codes = writer_.quantize(
         tile, known_, finite, {job_.wire + shape_.codes_at, job_.owner, values_, ElementType::f32, job_.past_cache});
     const std::uint64_t in_values = rotate_back(level_, rotation_, values_, tile.count, type_);
     met_.result += finite ? in_codes + in_values : std::max(in_codes, in_values);
@@ -136,9 +137,10 @@ class Combine {
         for (std::size_t i = 0; i < tile.count; ++i)
           if (!is_finite(rounding[i]) || !is_finite(values_[i])) rounding[i] = 0.0f;
       rotation_.forward(level_, rounding, tile.count);
-      float* const residual = advanced(job_.owner, tile.begin).after;
-      for (std::size_t i = 0; i < tile.count; ++i) residual[i] += rounding[i];
+      float* const difference = writer_.difference(tile, job_.owner);
+      for (std::size_t i = 0; i < tile.count; ++i) difference[i] += rounding[i];
     }
+    writer_.keep(tile, job_.owner);
     narrow(level_, type_, values_, tile.count, to);
   }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -11,10 +12,13 @@ namespace tightwire::host {
 /// what they are, else in `memory`.
 inline const std::byte* codes_of(const Form& form, const Loops& loops, const std::byte* codes, std::size_t begin,
                                  std::size_t count, std::byte* memory) {
-  const std::byte* from = codes + code_bytes(form.bits, begin);
+  const std::byte* from = codes + code_bytes(form, begin);
   if (form.bits >= 8 && count % kUnit == 0) return from;
   const std::size_t bytes = count * form.code_bytes;
-  if (form.bits < 8)
+  if (form.trits)
+    for (std::size_t at = 0; at < count; at += form.block)
+      loops.unpack({from + code_bytes(form, at), std::min(form.block, count - at), memory + at});
+  else if (form.bits < 8)
     loops.unpack({from, count, memory});
   else
     std::memcpy(memory, from, bytes);

@@ -5,12 +5,17 @@
 #include <type_traits>
 
 #include <tightwire/codec/concept.hpp>
+#include <tightwire/detail/trits.hpp>
 #include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
 
 constexpr std::size_t align_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
-constexpr std::size_t code_bytes(std::size_t bits, std::size_t count) { return (count * bits + 7) / 8; }
+/// On the wire.
+constexpr std::size_t code_bytes(const Form& form, std::size_t count) {
+  if (!form.trits) return (count * form.bits + 7) / 8;
+  return count / form.block * detail::trit_bytes(form.block) + detail::trit_bytes(count % form.block);
+}
 
 template <class T>
 inline constexpr std::size_t kBytesOf = std::is_empty_v<T> ? 0 : sizeof(T);
@@ -29,6 +34,7 @@ constexpr Form form(const C& codec, std::size_t rotated = 1) {
   const auto part = static_cast<std::size_t>(part_of(codec));
   const std::size_t tile = grain * std::max<std::size_t>(1, kTile / grain);
   return {.bits = static_cast<std::size_t>(C::bits),
+          .trits = packs_trits<C>,
           .code_bytes = kCodeBytes<C>,
           .param_bytes = kParamBytes<C>,
           .shared_bytes = kSharedBytes<C>,
@@ -51,7 +57,7 @@ constexpr Layout layout(const Form& form, std::size_t count) {
   Layout layout{};
   layout.params = form.blocks(count) * form.shared_bytes + form.parts(count) * form.param_bytes;
   layout.codes_at = align_up(layout.params, 16);
-  layout.codes = code_bytes(form.bits, count);
+  layout.codes = code_bytes(form, count);
   layout.bytes = layout.codes_at + align_up(layout.codes, 16);
   return layout;
 }

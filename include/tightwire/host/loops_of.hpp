@@ -118,7 +118,10 @@ Loops loops_of(Level level) {
   if constexpr (requires { C::Stat::moment(1.0f, 1.0f); })
     loops.moments = at<SecondStatistics<typename C::Stat>>(level);
   if constexpr (requires(typename C::Stat stat) { C::fit(stat, 0u, 0u); }) loops.fit = at<Fit<C>>(level);
-  if constexpr (C::bits < 8) {
+  if constexpr (packs_trits<C>) {
+    loops.pack = at<PackTrits>(level);
+    loops.unpack = at<UnpackTrits>(level);
+  } else if constexpr (C::bits < 8) {
     loops.pack = at<PackBits<C::bits>>(level);
     loops.unpack = at<UnpackBits<C::bits>>(level);
   }

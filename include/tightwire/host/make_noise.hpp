@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <tightwire/detail/lanes.hpp>
 #include <tightwire/host/dispatch.hpp>
@@ -8,13 +9,14 @@
 
 namespace tightwire::host {
 
-/// The noise of `groups` groups of 128 elements, from group `first` on.
+/// The noise of `groups` groups of 128 elements, from group `first` on; as integers, the random bits it is made of.
+template <class T>
 struct MakeNoise {
   struct Job {
     const Noise* noise;
     std::uint64_t first;
     std::size_t groups;
-    float* out;
+    T* out;
   };
 
   template <int W>
@@ -27,6 +29,13 @@ struct MakeNoise {
   }
 
  private:
+  template <int W>
+  TIGHTWIRE_INLINE static detail::Lanes<T, W> number(const detail::Lanes<int, W>& bits) {
+    if constexpr (std::is_same_v<T, float>)
+      return detail::centered(bits);
+    else
+      return bits;
+  }
   template <int W, int Sets>
   TIGHTWIRE_INLINE static void groups(const Job& job, std::size_t g) {
     using Words = detail::Lanes<std::uint32_t, W>;
@@ -61,11 +70,11 @@ struct MakeNoise {
       }
       TIGHTWIRE_UNROLL(2)
       for (int set = 0; set < Sets; ++set) {
-        float* out = job.out + (g + static_cast<std::size_t>(set)) * detail::kNoiseGroup + at;
+        T* out = job.out + (g + static_cast<std::size_t>(set)) * detail::kNoiseGroup + at;
         TIGHTWIRE_UNROLL(4)
         for (int word = 0; word < 4; ++word) {
-          detail::centered(as_int(c[set][word] & Words(0xffffu))).store(out + 16 * word);
-          detail::centered(as_int(c[set][word] >> 16)).store(out + 64 + 16 * word);
+          number(as_int(c[set][word] & Words(0xffffu))).store(out + 16 * word);
+          number(as_int(c[set][word] >> 16)).store(out + 64 + 16 * word);
         }
       }
     }
@@ -79,7 +88,7 @@ inline const float* noise_of(Level level, const Noise* noise, std::size_t begin,
   const std::uint64_t from = noise->first + begin;
   const std::uint64_t first = from / detail::kNoiseGroup;
   const std::uint64_t end = (from + count + detail::kNoiseGroup - 1) / detail::kNoiseGroup;
-  run<MakeNoise>(level, {noise, first, static_cast<std::size_t>(end - first), memory});
+  run<MakeNoise<float>>(level, {noise, first, static_cast<std::size_t>(end - first), memory});
   return memory + from % detail::kNoiseGroup;
 }
 

@@ -9,6 +9,7 @@
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/layout.hpp>
 #include <tightwire/host/nonfinite.hpp>
+#include <tightwire/host/residual.hpp>
 #include <tightwire/host/rotation.hpp>
 #include <tightwire/host/statistics.hpp>
 
@@ -69,13 +70,19 @@ struct Tiles {
 /// Repeats the last element to the end of its unit, which changes no statistic.
 inline void fill_unit(float* x, std::size_t count) { std::fill(x + count, x + align_up(count, kUnit), x[count - 1]); }
 
-/// A tile's part of a residual, in whole units.
+/// A tile's part of a residual in fp32, in whole units.
 inline const float* added_of(const Residual& residual, std::size_t begin, std::size_t count, float* memory) {
   const float* added = advanced(residual, begin).before;
   if (added == nullptr || count % kUnit == 0) return added;
   std::memcpy(memory, added, count * sizeof(float));
   fill_unit(memory, count);
   return memory;
+}
+/// A tile's part of a residual in bf16 is added before the loops, which know of fp32 alone.
+inline void add_residual(Level level, const Residual& residual, Tile& tile, float* memory) {
+  run<AddResidual>(level, {tile.x, residual.bf16.before + tile.begin, tile.count, memory});
+  fill_unit(memory, tile.count);
+  tile.x = memory;
 }
 /// A tile of a buffer, rotated, and its residual.
 inline Tile tile_of(const BoundCodec& codec, const Elements& from, std::size_t begin, std::size_t count,
@@ -89,6 +96,7 @@ inline Tile tile_of(const BoundCodec& codec, const Elements& from, std::size_t b
     fill_unit(memory.x, count);
     tile.x = memory.x;
   }
+  if (from.residual.in_bf16()) add_residual(codec.level, from.residual, tile, memory.x);
   return tile;
 }
 
@@ -123,40 +131,62 @@ class TileWriter {
         codes_(arena.bytes(form.tile * form.code_bytes)),
         packed_(arena.bytes(form.tile)),
         difference_(arena.floats(form.tile)),
-        sum_(arena.floats(form.tile)) {}
+        sum_(arena.floats(form.tile)),
+        rounding_(level) {}
 
   /// Returns the number of non-finite elements. `finite`: all elements and their values are known to be.
   std::uint64_t put(const Tile& tile, const TileScales& known, bool finite, const Destination& to) {
-    const Residual residual = advanced(to.residual, tile.begin);
-    std::byte* const wire = to.codes != nullptr ? to.codes + code_bytes(form_.bits, tile.begin) : nullptr;
+    const std::uint64_t nonfinite = quantize(tile, known, finite, to);
+    keep(tile, to.residual);
+    return nonfinite;
+  }
+
+  /// The same but for the residual, of which `difference` has what is to be kept.
+  std::uint64_t quantize(const Tile& tile, const TileScales& known, bool finite, const Destination& to) {
+    std::byte* const wire = to.codes != nullptr ? to.codes + code_bytes(form_, tile.begin) : nullptr;
     const bool direct_codes = form_.bits >= 8 && !tile.ragged();
     const bool rounds = to.type != ElementType::f32;
-    float* const difference = !residual ? nullptr : tile.ragged() ? difference_ : residual.after;
-    QuantizeJob job{.x = tile.x,
-                    .added = tile.added,
-                    .noise = tile.noise,
-                    .count = tile.units(),
-                    .part = form_.part,
-                    .scales = known.scales,
-                    .codes = direct_codes      ? wire
-                             : wire != nullptr ? codes_
-                                               : nullptr,
-                    .difference = rounds ? nullptr : difference,
-                    .values = to.values,
-                    .codes_past_cache = direct_codes && to.codes_past_cache && codes_aligned(wire),
-                    .difference_past_cache = residual.past_cache && !tile.ragged() && is_aligned(residual.after)};
+    float* const difference = this->difference(tile, to.residual);
+    QuantizeJob job{
+        .x = tile.x,
+        .added = tile.added,
+        .noise = tile.noise,
+        .count = tile.units(),
+        .part = form_.part,
+        .scales = known.scales,
+        .codes = direct_codes      ? wire
+                 : wire != nullptr ? codes_
+                                   : nullptr,
+        .difference = rounds ? nullptr : difference,
+        .values = to.values,
+        .codes_past_cache = direct_codes && to.codes_past_cache && codes_aligned(wire),
+        .difference_past_cache = to.residual.past_cache && difference != difference_ && is_aligned(difference)};
     std::uint64_t nonfinite = 0;
     if (finite) loops_.quantize(job);
     if (finite && rounds) finite = largest_bits(level_, job.values, job.count) < overflow_bits(to.type);
     if (!finite) [[unlikely]] {
       job.difference = difference;
-      nonfinite = put_parts(job, tile, known.stats, residual.before, to.type);
+      nonfinite = put_parts(job, tile, known.stats, to);
     } else if (rounds) {
       round(level_, to.type, x_of(job), job.values, difference, job.count);
     }
     if (wire != nullptr) put_codes(job, tile, wire, to.codes_past_cache);
-    if (residual && tile.ragged()) std::memcpy(residual.after, difference_, tile.count * sizeof(float));
     return nonfinite;
+  }
+
+  /// Of a tile that was quantized: what becomes its residual. Null without.
+  float* difference(const Tile& tile, const Residual& of_slice) const {
+    if (!of_slice) return nullptr;
+    return of_slice.in_bf16() || tile.ragged() ? difference_ : of_slice.after + tile.begin;
+  }
+  void keep(const Tile& tile, const Residual& of_slice) {
+    const float* const difference = this->difference(tile, of_slice);
+    if (difference != difference_) return;
+    const Residual residual = advanced(of_slice, tile.begin);
+    if (residual.in_bf16())
+      rounding_.keep(difference, tile.count, residual);
+    else
+      std::memcpy(residual.after, difference, tile.count * sizeof(float));
   }
 
  private:
@@ -172,21 +202,33 @@ class TileWriter {
 
   void put_codes(const QuantizeJob& job, const Tile& tile, std::byte* wire, bool past_cache) {
     if (job.codes == wire) return;
-    const std::size_t bytes = code_bytes(form_.bits, tile.count);
+    const std::size_t bytes = code_bytes(form_, tile.count);
     if (form_.bits >= 8) {
       std::memcpy(wire, codes_, bytes);
     } else if (past_cache && bytes % 16 == 0 && codes_aligned(wire)) {
-      loops_.pack({codes_, tile.count, packed_});
+      pack(tile.count, packed_);
       for (std::size_t at = 0; at < bytes; at += 16) detail::copy_past_cache(packed_ + at, wire + at, 16);
     } else {
-      loops_.pack({codes_, tile.count, wire});
+      pack(tile.count, wire);
     }
+  }
+  void pack(std::size_t count, std::byte* to) const {
+    const std::size_t step = form_.trits ? form_.block : count;
+    for (std::size_t at = 0; at < count; at += step)
+      loops_.pack({codes_ + at, std::min(step, count - at), to + code_bytes(form_, at)});
   }
 
   /// Part by part: those that are finite, and those that are not.
   [[gnu::noinline, gnu::cold]] std::uint64_t put_parts(const QuantizeJob& all, const Tile& tile, const std::byte* stats,
-                                                       const float* before, ElementType type) {
+                                                       const Destination& to) {
     const float* x = x_of(all);
+    const float* before = tile.added;
+    if (to.residual.in_bf16()) {
+      widen(level_, ElementType::bf16, reinterpret_cast<const std::byte*>(to.residual.bf16.before + tile.begin),
+            tile.count, sum_);
+      before = sum_;
+    }
+    const ElementType type = to.type;
     std::uint64_t nonfinite = 0;
     for (std::size_t begin = 0, p = 0; begin < tile.count; begin += form_.part, ++p) {
       const std::size_t count = std::min(form_.part, tile.count - begin);
@@ -221,6 +263,7 @@ class TileWriter {
   std::byte* packed_;
   float* difference_;
   float* sum_;
+  ResidualRounding rounding_;
 };
 
 /// The padding of both parts of an encoded slice, so that equal slices are equal bytes.

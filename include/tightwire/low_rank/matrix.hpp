@@ -169,7 +169,7 @@ class Matrix {
     for (const Side side : {Side::left, Side::right}) {
       const state::Record* record = of[static_cast<std::size_t>(side)];
       if (record == nullptr || record->detail == 0 || record->detail > kMostRank ||
-          record->floats() != record->detail * length(side, plan_.shape) || record->detail != of[0]->detail)
+          record->elements() != record->detail * length(side, plan_.shape) || record->detail != of[0]->detail)
         return;
     }
     set_rank(std::min<std::size_t>(of[0]->detail, most_));

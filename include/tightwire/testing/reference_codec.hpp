@@ -62,6 +62,7 @@ class NaiveCodec final : public ReferenceCodec {
   explicit NaiveCodec(int block) { codec_.block = block; }
 
   std::size_t wire_bytes(std::size_t count) const override {
+    if constexpr (packs_trits<C>) return codes_at(count) + (count == 0 ? 0 : trit_at(count - 1).byte / 16 * 16 + 16);
     return codes_at(count) + (count * kBits + 127) / 128 * 16;
   }
 
@@ -169,13 +170,38 @@ class NaiveCodec final : public ReferenceCodec {
   static constexpr std::size_t kStride = kBits >= 8 ? 8 : 1;
   static constexpr unsigned kMask = (1u << kStride) - 1;
 
+  /// Of five codes to a byte: which byte behind the Params has that of element `i`, and 3 to the power of its place
+  /// there.
+  struct TritAt {
+    std::size_t byte;
+    unsigned power;
+  };
+  TritAt trit_at(std::size_t i) const {
+    const std::size_t within = i % block(), bytes_of_block = (block() + 79) / 80 * 16;
+    unsigned power = 1;
+    for (std::size_t place = within % 80 / 16; place > 0; --place) power *= 3;
+    return {i / block() * bytes_of_block + within / 80 * 16 + within % 16, power};
+  }
+
   void put(std::vector<std::byte>& wire, std::size_t count, std::size_t i, int code) const {
+    if constexpr (packs_trits<C>) {
+      const auto [at, power] = trit_at(i);
+      std::byte& byte = wire[codes_at(count) + at];
+      byte =
+          static_cast<std::byte>(std::to_integer<unsigned>(byte) + power * static_cast<unsigned>(code < 0 ? 2 : code));
+      return;
+    }
     for (std::size_t bit = 0; bit < kBits; bit += kStride) {
       const std::size_t at = 8 * codes_at(count) + i * kBits + bit;
       wire[at / 8] |= static_cast<std::byte>((static_cast<unsigned>(code) >> bit & kMask) << at % 8);
     }
   }
   int get(std::span<const std::byte> wire, std::size_t count, std::size_t i) const {
+    if constexpr (packs_trits<C>) {
+      const auto [at, power] = trit_at(i);
+      const unsigned digit = std::to_integer<unsigned>(wire[codes_at(count) + at]) / power % 3;
+      return digit == 2 ? -1 : static_cast<int>(digit);
+    }
     unsigned code = 0;
     for (std::size_t bit = 0; bit < kBits; bit += kStride) {
       const std::size_t at = 8 * codes_at(count) + i * kBits + bit;
@@ -258,6 +284,7 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
 struct Subject {
   std::string name;
   int bits = 0;
+  bool trits = false;            ///< five codes to a byte
   std::size_t param_bytes = 0;   ///< per part
   std::size_t shared_bytes = 0;  ///< per block
   std::size_t part = 0;          ///< elements
@@ -282,6 +309,7 @@ Subject subject() {
   Subject s;
   s.name = std::string(C::name);
   s.bits = C::bits;
+  s.trits = packs_trits<C>;
   s.param_bytes = host::kParamBytes<C>;
   s.shared_bytes = host::kSharedBytes<C>;
   s.part = static_cast<std::size_t>(part_of(C{}));

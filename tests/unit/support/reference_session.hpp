@@ -14,8 +14,12 @@ namespace tightwire::testing {
 /// buffer.
 class ReferenceSession {
  public:
-  ReferenceSession(const Model& model, int ranks, bool two_shot, bool average, bool feedback)
-      : two_shot_(two_shot), feedback_(feedback), divisor_(average ? static_cast<float>(ranks) : 1.0f) {
+  ReferenceSession(const Model& model, int ranks, bool two_shot, bool average, bool feedback,
+                   ElementType residual = ElementType::f32)
+      : two_shot_(two_shot),
+        feedback_(feedback),
+        divisor_(average ? static_cast<float>(ranks) : 1.0f),
+        residual_(residual) {
     for (const Tensor& tensor : model) {
       State& state = states_.emplace_back();
       const auto coder = tensor.codec.coder(tensor.type);
@@ -39,7 +43,7 @@ class ReferenceSession {
       const std::vector<float> v = keeps ? sum(contributions[rank], state.senders[rank]) : contributions[rank];
       const Noise own{0, use, static_cast<std::uint32_t>(parameter), static_cast<std::uint32_t>(rank) + 1, 0};
       const Encoded encoded = state.codec->encode(v, ElementType::f32, state.stochastic ? &own : nullptr);
-      if (keeps) state.senders[rank] = residual_after(v, encoded.values, state.senders[rank]);
+      if (keeps) state.senders[rank] = kept(residual_after(v, encoded.values, state.senders[rank]), own);
       total = rank == 0 ? encoded.values : sum(total, encoded.values);
     }
     for (float& x : total) x /= divisor_;
@@ -51,7 +55,7 @@ class ReferenceSession {
     const bool keeps = feedback_ && !state.lossless;
     if (keeps) total = sum(total, state.owner);
     const Encoded encoded = state.codec->encode(total, state.type, noise);
-    if (keeps) state.owner = residual_after(total, encoded.values, state.owner);
+    if (keeps) state.owner = kept(residual_after(total, encoded.values, state.owner), of_sum);
     return encoded.values;
   }
 
@@ -70,6 +74,14 @@ class ReferenceSession {
     std::vector<float> owner;
   };
 
+  /// In the type of residuals.
+  std::vector<float> kept(std::vector<float> residual, const Noise& noise) const {
+    if (residual_ == ElementType::bf16)
+      for (std::size_t i = 0; i < residual.size(); ++i)
+        residual[i] = detail::from_bf16(detail::bf16_residual_at(residual[i], noise, i));
+    return residual;
+  }
+
   static std::unique_ptr<ReferenceCodec> reference(const std::string& spec) {
     const int block = std::stoi(spec.substr(spec.find('=') + 1));
     const std::string name = spec.substr(0, spec.find(':'));
@@ -83,6 +95,7 @@ class ReferenceSession {
   bool two_shot_;
   bool feedback_;
   float divisor_;
+  ElementType residual_;
   std::vector<State> states_;
 };
 

@@ -1,0 +1,295 @@
+#!/usr/bin/python3
+"""Encodes input.f32 as docs/wire-format.md says, with nothing of the library: a second implementation, slow, in numpy's fp32. Fails
+where a byte differs from that of a golden file."""
+import math
+import pathlib
+import struct
+import sys
+
+import numpy
+
+FOLDER = pathlib.Path(__file__).parent
+F = numpy.float32
+LARGEST = F(struct.unpack("<f", struct.pack("<I", 0x7F7FFFFF))[0])
+UNITS = F(1023)
+# Exponent and fraction bits, largest finite code.
+E4M3, E5M2, E2M1 = (4, 3, 0x7E), (5, 2, 0x7B), (2, 1, 7)
+FLOATS = {"fp8-e4m3": E4M3, "fp8-e5m2": E5M2, "fp4": E2M1, "mxfp8-e4m3": E4M3, "mxfp8-e5m2": E5M2, "mxfp4": E2M1,
+          "nuq3": (2, 0, 3), "nuq4": (3, 0, 7), "nuq5": (4, 0, 15)}
+# Exponent of the largest float, and the least E8M0.
+MX = {"mxfp8-e4m3": (8, 10), "mxfp8-e5m2": (15, 17), "mxfp4": (2, 2)}
+# Lloyd-Max levels by bits, in 64ths.
+FIVE_PER_BYTE = ("ternary-five", "lloyd1.6", "eden1.6")
+LEVELS = [[51], [29, 97], [16, 48, 86, 138], [8, 25, 42, 60, 80, 104, 132, 175]]
+
+
+def bits_of_fp32(x):
+    return int(numpy.asarray(x, F).view(numpy.uint32))
+
+
+def from_bits(bits):
+    return numpy.uint32(bits).view(F)
+
+
+def upper_bits(x, keep, up=False):
+    """The magnitude of x to `keep` upper bits of an fp32, to nearest even or up."""
+    b, low = bits_of_fp32(abs(x)), 32 - keep
+    b += (1 << low) - 1 if up else (1 << (low - 1)) - 1 + (b >> low & 1)
+    return from_bits(b >> low << low)
+
+
+def bf16_bytes(x):
+    return struct.pack("<H", bits_of_fp32(x) >> 16)
+
+
+def step(quotient, largest_code, up=False, least=F(2.0**-126)):
+    """A bf16 of a quotient that is not 0."""
+    most = from_bits(bits_of_fp32(LARGEST / F(largest_code)) >> 16 << 16)
+    return min(max(upper_bits(quotient, 16, up), least), most)
+
+
+def inverse(scale):
+    return F(1) / scale if scale != 0 else F(0)
+
+
+def whole_codes(x, scale, low, high):
+    """x times the inverse of the scale, clamped, to nearest even."""
+    return [int(numpy.rint(min(max(v * inverse(scale), F(low)), F(high)))) for v in x]
+
+
+def float_values(exponent_bits, fraction_bits, largest):
+    bias = (1 << (exponent_bits - 1)) - 1
+    values = []
+    for code in range(largest + 1):
+        exponent, fraction = code >> fraction_bits, code & ((1 << fraction_bits) - 1)
+        values.append(math.ldexp(fraction, 1 - bias - fraction_bits) if exponent == 0
+                      else math.ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits))
+    return values
+
+
+def float_code(t, kind):
+    """The nearest, of two the even one; larger than the largest: that."""
+    values, magnitude = float_values(*kind), abs(float(t))
+    code = min(range(len(values)), key=lambda c: (abs(values[c] - magnitude), c % 2))
+    return code | (1 << (kind[0] + kind[1]) if numpy.signbit(t) else 0)
+
+
+def moments(x):
+    """Largest magnitude, and whole numbers of 1023rds of it."""
+    largest = max(abs(v) for v in x)
+    inverse_unit = UNITS / largest
+    return largest, [int(numpy.rint(min(abs(v) * inverse_unit, UNITS))) for v in x]
+
+
+def mean(x, factor=F(1)):
+    largest, q = moments(x)
+    return min(F(sum(q)) / (UNITS * F(len(q))) * factor * largest, LARGEST)
+
+
+# A block that is not all zeros -> its Param and codes. `bits` is of a code.
+
+
+def symmetric(x, bits):
+    top = (1 << (bits - 1)) - 1
+    scale = step(max(abs(v) for v in x) / F(top), top)
+    return bf16_bytes(scale), whole_codes(x, scale, -top, top)
+
+
+def signed(x, bits):
+    half = 1 << (bits - 1)
+    extreme = max(x, key=lambda v: (abs(v), v < 0))
+    scale = step(abs(extreme) / F(half), half) * F(1 if extreme < 0 else -1)
+    return bf16_bytes(scale), whole_codes(x, scale, -half, half - 1)
+
+
+def affine(x, bits):
+    low, high, top = min(x), max(x), (1 << bits) - 1
+    scale = max(upper_bits((high - low) / F(top), 16, up=True), F(2.0**-119)) if high != low else F(0)
+    codes = whole_codes([v - low for v in x], scale, 0, top)
+    return struct.pack("<ff", low, scale), [c - (1 << (bits - 1)) for c in codes]
+
+
+def scaled_float(x, name):
+    kind = FLOATS[name]
+    values = float_values(*kind)
+    largest = F(values[-1])
+    smallest = next(v for v in values if v > 0)
+    scale = step(max(abs(v) for v in x) / largest, largest, least=F(2.0**-126 / smallest))
+    return bf16_bytes(scale), [float_code(v * inverse(scale), kind) for v in x]
+
+
+def mx(x, name):
+    exponent, least = MX[name]
+    e8m0 = max((bits_of_fp32(max(abs(v) for v in x)) >> 23) - exponent, least)
+    return bytes([e8m0]), [float_code(v * F(2.0 ** (127 - e8m0)), FLOATS[name]) for v in x]
+
+
+def nvfp4(x):
+    shared = max(upper_bits(max(abs(v) for v in x) / F(6 * 448), 16, up=True), F(2.0**-116))
+    params, codes = bf16_bytes(shared), []
+    for at in range(0, len(x), 16):
+        part = x[at:at + 16]
+        code = float_code(max(abs(v) for v in part) / (F(6) * shared), E4M3)
+        scale = F(float_values(*E4M3)[code]) * shared
+        scale = scale if scale >= F(2.0**-126) else F(0)
+        params += bytes([code])
+        codes += [float_code(v * inverse(scale), E2M1) for v in part]
+    return params, codes
+
+
+def qsgd(x, bits):
+    top = (1 << (bits - 1)) - 1
+    largest, q = moments(x)
+    norm = min(numpy.sqrt(F(sum(v * v for v in q))) / UNITS * largest, LARGEST)
+    scale = step(norm / F(top), top, up=True)
+    return bf16_bytes(scale), whole_codes(x, scale, -top, top)
+
+
+def ternary(x):
+    scale = step(mean(x, F(1.534)), 1)
+    return bf16_bytes(scale), whole_codes(x, scale, -1, 1)
+
+
+def sign(x):
+    return bf16_bytes(step(mean(x), 1)), [int(numpy.signbit(v)) for v in x]
+
+
+def codebook_step(x):
+    return min(max(upper_bits(x, 24), F(2.0**-120)), F(2.0**126))
+
+
+def codebook(x, name):
+    three = name.endswith("1.6")
+    levels = [0, 78] if three else LEVELS[int(name[-1]) - 1]
+    largest, q = moments(x)
+    squares = sum(v * v for v in q)
+    root = codebook_step(numpy.sqrt(F(squares) / F(len(q))) / UNITS * largest)
+    boundaries = [F(a + b) / F(128) for a, b in zip(levels, levels[1:])]
+    chosen = [sum(abs(v * inverse(root)) >= b for b in boundaries) for v in x]
+    products = sum(u * levels[c] for u, c in zip(q, chosen))
+    squared_levels = sum(levels[c] ** 2 for c in chosen)
+    ratio = F(squares) / F(products) if name.startswith("eden") else F(products) / F(squared_levels)
+    scale = codebook_step(ratio * F(64) / UNITS * largest)
+    if three:
+        return struct.pack("<f", scale), [-c if numpy.signbit(v) else c for v, c in zip(x, chosen)]
+    return struct.pack("<f", scale), [c | (len(levels) if numpy.signbit(v) else 0) for v, c in zip(x, chosen)]
+
+
+def block_of(name, bits):
+    if name.endswith("-affine"):
+        return lambda x: affine(x, bits)
+    if name.startswith("int"):
+        of_zero = name.endswith("-signed") or (bits <= 5 and not name.endswith("-symmetric"))
+        return lambda x: (signed if of_zero else symmetric)(x, bits)
+    if name in MX:
+        return lambda x: mx(x, name)
+    if name in FLOATS:
+        return lambda x: scaled_float(x, name)
+    if name.startswith(("lloyd", "eden")):
+        return lambda x: codebook(x, name)
+    return {"nvfp4": nvfp4, "ternary": ternary, "ternary-five": ternary, "sign": sign}.get(name) or (lambda x: qsgd(x, bits))
+
+
+def bits_of(name):
+    if name in FLOATS:
+        return 1 + FLOATS[name][0] + FLOATS[name][1]
+    return {"nvfp4": 4, "ternary": 2, "sign": 1, **dict.fromkeys(FIVE_PER_BYTE, 2)}.get(name) or int("".join(c for c in name if c.isdigit()))
+
+
+def param_bytes(name, elements):
+    if name == "nvfp4":
+        return 2 + (elements + 15) // 16
+    return 8 if name.endswith("-affine") else 1 if name in MX else 4 if name.startswith(("lloyd", "eden")) else 2
+
+
+def zeros(x, name, bits):
+    """Of affine codes 0 is the lowest; those with a sign bit keep it."""
+    if name.endswith("-affine"):
+        return [-(1 << (bits - 1))] * len(x)
+    has_sign = name not in FIVE_PER_BYTE and (name in FLOATS or name.startswith(("lloyd", "eden", "nvfp4", "sign")))
+    return [int(has_sign and numpy.signbit(v)) << (bits - 1) for v in x]
+
+
+def five_per_byte(codes):
+    """Of a block."""
+    data = b""
+    for at in range(0, len(codes), 80):
+        run = [int(code) % 3 for code in codes[at:at + 80]] + [0] * 80
+        data += bytes(sum(run[i + 16 * k] * 3**k for k in range(5)) for i in range(16))
+    return data
+
+
+def padded(data):
+    return data + bytes(-len(data) % 16)
+
+
+def encode(name, block, x):
+    if name == "dense":
+        return padded(x.tobytes())
+    if name == "bf16":
+        return padded(b"".join(struct.pack("<H", bits_of_fp32(upper_bits(v, 16)) >> 16 | int(numpy.signbit(v)) << 15) for v in x))
+    if name == "fp16":
+        return padded(numpy.clip(x, -65504, 65504).astype(numpy.float16).tobytes())
+    bits = bits_of(name)
+    params, codes = b"", []
+    for at in range(0, len(x), block):
+        part = list(x[at:at + block])
+        if any(v != 0 for v in part):
+            param, of_block = block_of(name, bits)(part)
+        else:
+            param, of_block = bytes(param_bytes(name, len(part))), zeros(part, name, bits)
+        params += param
+        codes += of_block
+    if name in FIVE_PER_BYTE:
+        return padded(params) + b"".join(five_per_byte(codes[at:at + block]) for at in range(0, len(codes), block))
+    fields = sum((int(code) & ((1 << bits) - 1)) << (i * bits) for i, code in enumerate(codes))
+    return padded(params) + padded(fields.to_bytes((len(codes) * bits + 7) // 8, "little"))
+
+
+def philox(counter, key):
+    c, k = list(counter), list(key)
+    for _ in range(7):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k[1], a & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def rotate(x, size, seed):
+    x, at = x.copy(), 0
+    while len(x) - at >= 16:
+        count = min(size, 1 << ((len(x) - at).bit_length() - 1))
+        k = count.bit_length() - 1
+        words = [philox((e // 128, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))[e // 32 % 4] >> (e % 32) & 1 for e in range(count)]
+        y = x[at:at + count] * numpy.where(words, F(-(2.0 ** -((k + 1) // 2))), F(2.0 ** -((k + 1) // 2)))
+        stride = 1
+        while stride < count:
+            pairs = y.reshape(-1, 2, stride)
+            y = numpy.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
+            stride *= 2
+        x[at:at + count] = y
+        at += count
+    return x
+
+
+def main():
+    x = numpy.fromfile(FOLDER / "input.f32", "<f4")
+    files = sorted(FOLDER.glob("*.values.f32"))
+    for path in files:
+        stem = path.name[: -len(".values.f32")]
+        words = stem.split("_")
+        rotated = x
+        if words[0] == "hadamard":
+            seeded = words[2] == "seed"
+            rotated = rotate(x, int(words[1]), int(words[3]) if seeded else 0)
+            words = words[4 if seeded else 2:]
+        mine, theirs = encode(words[0], int(words[2]), rotated), (FOLDER / f"{stem}.wire").read_bytes()
+        if mine != theirs:
+            at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
+            sys.exit(f"{stem}.wire: byte {at} of {len(theirs)} is another by docs/wire-format.md, of {len(mine)}")
+    if len(files) < 40:
+        sys.exit(f"only {len(files)} golden files")
+    print(f"{len(files)} formats are encoded as docs/wire-format.md says")
+
+
+main()
