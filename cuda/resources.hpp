@@ -21,6 +21,15 @@ inline void require(cudaError_t status, const char* call, int rank) {
               "rank " + std::to_string(rank) + ": " + call + ": " + describe(status));
 }
 
+/// Throws Error(unsupported) that names the rank and the call while a stream is captured into a CUDA graph.
+inline void require_not_captured(cudaStream_t stream, int rank, const char* call, const char* why) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  require(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing", rank);
+  if (status != cudaStreamCaptureStatusNone)
+    throw Error(Errc::unsupported, "rank " + std::to_string(rank) + ": " + call +
+                                       ": the stream is captured into a CUDA graph, which cannot be replayed: " + why);
+}
+
 /// While it lives, calls of this thread are about that device.
 class OfDevice {
  public:
@@ -38,6 +47,19 @@ class OfDevice {
  private:
   int before_ = 0;
   bool changed_ = false;
+};
+
+/// While it lives, calls of this thread spoil no graph that it captures from another stream, as questions to events
+/// would.
+class BesidesCaptures {
+ public:
+  BesidesCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesidesCaptures(const BesidesCaptures&) = delete;
+  BesidesCaptures& operator=(const BesidesCaptures&) = delete;
+  ~BesidesCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  ///< after the exchange, the one before
 };
 
 /// Memory of the current device, zeros at first, or of the host where devices reach it.
@@ -110,6 +132,8 @@ class Event {
   void wait(cudaStream_t stream, int rank) const {
     require(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", rank);
   }
+  /// Returns when the stream has come there.
+  void synchronize() const noexcept { cudaEventSynchronize(event_); }
   /// Whether the stream has come there.
   bool reached(int rank) const {
     const cudaError_t status = cudaEventQuery(event_);

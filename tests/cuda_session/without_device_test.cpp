@@ -6,6 +6,8 @@
 #include <tightwire/local_transport.hpp>
 #include <tightwire/nccl.hpp>
 
+#include "unit/support/ranks.hpp"
+
 namespace tightwire::testing {
 namespace {
 
@@ -27,6 +29,11 @@ TEST(NcclItself, ARankWithoutADeviceSaysSo) {
     EXPECT_EQ(error.code(), Errc::unsupported);
     EXPECT_NE(std::string(error.what()).find("rank 0 cannot use NCCL: "), std::string::npos) << error.what();
   }
+}
+
+TEST(StagedItself, ARankWithoutADeviceSaysSo) {
+  if (cuda::devices().count > 0) GTEST_SKIP() << "there is a device";
+  EXPECT_ERROR(cuda::staged(local::make(1)[0]), Errc::unsupported, "rank 0: cudaGetDevice");
 }
 
 }  // namespace

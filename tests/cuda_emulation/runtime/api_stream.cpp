@@ -44,14 +44,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 /// Waits for nothing: what was put on it is still done.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return noted(cudaSuccess); }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return noted(synchronize(stream)); }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return noted(idle(stream) ? cudaSuccess : cudaErrorNotReady); }
-/// Graphs are not modelled.
-cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return noted(cudaSuccess);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (is_capturing(stream)) return refused(cudaErrorStreamCaptureUnsupported, "a captured stream is waited for");
+  return noted(synchronize(stream));
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode*) { return noted(cudaSuccess); }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (is_capturing(stream) || spoils_capture()) return capture_spoiled("cudaStreamQuery");
+  return noted(idle(stream) ? cudaSuccess : cudaErrorNotReady);
+}
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   enqueue(stream, "a host function", [=] {
     function(argument);
@@ -77,13 +77,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return noted(cudaSuccess);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (is_capturing(stream))
+    return refused(cudaErrorStreamCaptureIsolation, "a captured stream waits for an event from outside");
   enqueue(stream, "a wait for an event", [record = event->latest()] { return !record || record->reached; });
   return noted(cudaSuccess);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return noted(wait_until([=] { return event->done(); }, "cudaEventSynchronize"));
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return noted(event->done() ? cudaSuccess : cudaErrorNotReady); }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (spoils_capture()) return capture_spoiled("cudaEventQuery");
+  return noted(event->done() ? cudaSuccess : cudaErrorNotReady);
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   if (!from->latest() || !to->latest()) return noted(cudaErrorInvalidResourceHandle);
   if (!from->done() || !to->done()) return noted(cudaErrorNotReady);

@@ -22,10 +22,14 @@ struct Work {
 
 }  // namespace
 
+struct CUgraph_st {
+  std::vector<Work> work;
+};
 struct CUstream_st {
   int device = 0;
   bool waits_for_null_stream = true;
   std::deque<Work> pending;
+  std::unique_ptr<CUgraph_st> capture;  ///< where work goes in place of `pending`
   std::atomic<std::uint64_t> enqueued = 0, done = 0;
 };
 
@@ -39,6 +43,7 @@ struct Device {
   std::uint64_t random = 1;
 };
 std::atomic<std::uint64_t> progress = 0;
+std::atomic<int> captures = 0;
 thread_local int device_of_thread = 0;
 
 Device& device_at(int number) {
@@ -115,6 +120,10 @@ void enqueue(cudaStream_t where, std::string name, std::function<bool()> run) {
   Device& device = device_at(stream.device);
   const std::lock_guard lock(device.mutex);
   Work work{std::move(name), std::move(run), {}};
+  if (stream.capture) {
+    stream.capture->work.push_back(std::move(work));
+    return;
+  }
   if (&stream == &device.null) {
     for (const auto& other : device.streams)
       if (other->waits_for_null_stream) work.after.emplace_back(other.get(), other->enqueued.load());
@@ -172,6 +181,22 @@ bool idle(cudaStream_t where) {
   const CUstream_st& stream = resolve(where);
   return stream.done >= stream.enqueued;
 }
+
+bool is_capturing(cudaStream_t where) { return resolve(where).capture != nullptr; }
+bool any_capture() { return captures != 0; }
+void begin_capture(cudaStream_t where) {
+  resolve(where).capture = std::make_unique<CUgraph_st>();
+  ++captures;
+}
+CUgraph_st* end_capture(cudaStream_t where) {
+  --captures;
+  return resolve(where).capture.release();
+}
+void launch_graph(const CUgraph_st& graph, cudaStream_t where) {
+  for (const Work& work : graph.work) enqueue(where, work.name + " of a graph", work.run);
+}
+std::size_t works_of(const CUgraph_st& graph) { return graph.work.size(); }
+void destroy_graph(CUgraph_st* graph) { delete graph; }
 
 cudaStream_t create_stream(bool waits_for_null_stream) {
   count(Call::allocation);
