@@ -17,8 +17,8 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
   ~Capture() {
-    if (graph_ == nullptr) end();
-    must(cudaGraphDestroy(graph_));
+    if (graph_ == nullptr) EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
+    cudaGraphDestroy(graph_);
   }
   cudaGraph_t end() {
     must(cudaStreamEndCapture(stream_, &graph_));

@@ -46,10 +46,8 @@ Model model_of(const std::vector<Sharded>& all, int ranks) {
 }
 template <class S>
 void add_all(S& session, const std::vector<Sharded>& all, int ranks) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    // Not "b1" for "b10" too.
+  for (std::size_t i = 0; i < all.size(); ++i)
     session.add("b" + std::to_string(i), {ranks, all[i].shard}, all[i].type, all[i].operation, all[i].root);
-  }
   session.seal();
 }
 
@@ -104,18 +102,18 @@ Story on_device(const std::shared_ptr<cuda::Transport>& transport) {
   cuda::Session session(transport, options_for(all));
   add_all(session, all, ranks);
   Gradients gradients(model);
-  DeviceGradients buffers(model);
+  DeviceGradients in_memory(model);
   const TestStream stream;
   Story story;
   for (int step = 0; step < kSteps; ++step) {
     fill(gradients, transport->rank(), step);
-    buffers.upload(gradients, stream);
+    in_memory.upload(gradients, stream);
     if (step == 0)
-      for (ParameterId id = 0; id < model.size(); ++id) session.run(id, buffers.pointers()[id], stream);
+      for (ParameterId id = 0; id < model.size(); ++id) session.run(id, in_memory.pointers()[id], stream);
     else
-      session.all_reduce(buffers.pointers(), stream);
+      session.all_reduce(in_memory.pointers(), stream);
     session.commit();
-    buffers.download(gradients, stream);
+    in_memory.download(gradients, stream);
     EXPECT_TRUE(gradients.guards_intact());
     const auto bytes = gradients.bytes();
     story.bytes.insert(story.bytes.end(), bytes.begin(), bytes.end());
