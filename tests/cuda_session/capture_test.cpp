@@ -17,7 +17,9 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
   ~Capture() {
-    if (graph_ == nullptr) EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
+    if (graph_ == nullptr) {
+      EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
+    }
     cudaGraphDestroy(graph_);
   }
   cudaGraph_t end() {
