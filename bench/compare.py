@@ -3,7 +3,8 @@
 
     bench/compare.py                                               shared memory, loopback TCP, 10, 1 and 0.1 Gbit/s; needs root
     bench/compare.py --links memory 1000 --sizes 1M 25M --iterations 5
-    bench/compare.py --write                                       and docs/benchmarks.md with its plots
+    bench/compare.py --training                                    and trainings with torch: hooks of DDP, time to accuracy
+    bench/compare.py --training --write                            and docs/benchmarks.md with its plots
     bench/compare.py --redraw build/compare.json --plots plots     table and plots of an earlier run
 
 Writes build/compare.json and prints the table. Figures mean something on an idle machine only: the share of CPU time that others
@@ -12,13 +13,16 @@ took is told, and above 5 % nothing is written to docs.
 import argparse
 import datetime
 import json
-import math
 import os
 import pathlib
 import platform
 import subprocess
 import sys
+import tempfile
 import time
+from typing import Any
+
+from figures import draw_all
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODECS = ["exact", "bf16", "int8", "int4", "topk:ratio=0.01", "powersgd:rank=4", "auto"]
@@ -47,7 +51,12 @@ class Machine:
         return self.lines(launcher + command, environment)
 
     def mpi(self, link: str, command: list[str]) -> list[dict[str, object]]:
-        tuned = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}  # or it faults its buffer in for every call
+        # Or it faults its buffer in for every call.
+        tuned = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "67108864"}
+        if link.isdigit():
+            exports = [f"{name}={value}" for name, value in tuned.items()]  # they do not reach the other namespace by themselves
+            return self.lines([str(ROOT / "bench/network.sh"), "--mpirun", str(self.ranks), link, "--", "env", *exports, *command],
+                              dict(os.environ))
         over = ["--mca", "pml", "ob1", "--mca", "btl", "vader,self" if link == "memory" else "tcp,self"]
         root = ["--allow-run-as-root", "--oversubscribe"]
         return self.lines(["mpirun", *root, *over, "-np", str(self.ranks), *command], dict(os.environ) | tuned)
@@ -58,6 +67,21 @@ class Machine:
         if done.returncode != 0:
             sys.exit(f"compare.py: {' '.join(command)}\n{done.stdout}{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def train(machine: Machine, options: argparse.Namespace) -> dict[str, object]:
+    """Steps of DDP with 25.6 million parameters, and trainings on Fashion-MNIST, by link."""
+    told: dict[str, object] = {"hooks": {}, "accuracy": {}}
+    for link in options.training_links:
+        for name, program, arguments in (("hooks", "torch_hooks.py", ["--rounds", str(options.iterations)]),
+                                         ("accuracy", "time_to_accuracy.py", ["--steps", str(options.steps)])):
+            if name == "hooks" and int(link) < 1000:
+                continue  # minutes per round
+            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                machine.run(link, ["/usr/bin/python3", str(ROOT / "bench/peers" / program), *arguments, "--json", file.name])
+                told[name][link] = json.loads(pathlib.Path(file.name).read_text())
+            print(f"{program} over {NAMES[link]}: done", flush=True)
+    return told
 
 
 def cpu_seconds() -> tuple[float, float]:
@@ -78,14 +102,14 @@ def measure(machine: Machine, link: str, options: argparse.Namespace) -> list[di
     rows = []
     rounds = ["--iterations", str(options.iterations)]
     for size in map(bytes_of, options.sizes):
+        if link.isdigit() and size * 8e-6 / int(link) > options.longest:
+            continue
         ours = machine.run(link, [str(machine.bin / "tightwire"), "bench", "--json", "--from", str(size), "--to", str(size),
                                   "--factor", "2", *rounds, "--codecs", *options.codecs])
         for row in ours:
             rows.append({"link": link, "library": "tightwire"} | row)
         gloo = machine.run(link, ["/usr/bin/python3", str(ROOT / "bench/peers/gloo_all_reduce.py"), str(size), *rounds])
         rows += [{"link": link, "library": "gloo"} | row for row in gloo]
-        if link not in ("memory", "loopback"):
-            continue  # mpirun does not reach into network namespaces
         mpi = machine.mpi(link, [str(machine.bin / "all_reduce_bench"), "--json", "--sizes", str(size / (1 << 20)), "--rounds",
                                  str(max(3, options.iterations)), "--codecs", "exact"])
         for result in mpi:
@@ -115,54 +139,6 @@ def table(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def plots(rows: list[dict[str, object]], folder: pathlib.Path) -> list[str]:
-    """Time against size for every link; speed-up over exact against the link's rate, where it crosses 1 marked."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    folder.mkdir(parents=True, exist_ok=True)
-    names = []
-    columns = list(dict.fromkeys(kind(row) for row in rows))
-    for link in dict.fromkeys(str(row["link"]) for row in rows):
-        figure, axes = pyplot.subplots(figsize=(7, 4.5))
-        for column in columns:
-            points = sorted((row["bytes"], row["seconds"]) for row in rows if row["link"] == link and kind(row) == column)
-            if points:
-                axes.loglog([b / (1 << 20) for b, _ in points], [1e3 * s for _, s in points], marker="o", ms=3, label=column)
-        axes.set(xlabel="MiB of fp32", ylabel="ms", title=f"all-reduce over {NAMES.get(link, link)}")
-        axes.legend(fontsize=8)
-        names.append(f"time-{link}.png")
-        figure.savefig(folder / names[-1], dpi=120, bbox_inches="tight")
-        pyplot.close(figure)
-    rates = [link for link in dict.fromkeys(str(row["link"]) for row in rows) if link.isdigit()]
-    if len(rates) < 2:
-        return names
-    largest = max(row["bytes"] for row in rows)
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for column in columns:
-        points = []
-        for link in sorted(rates, key=int):
-            here = {kind(row): row["seconds"] for row in rows if row["link"] == link and row["bytes"] == largest}
-            if column in here and column != "exact":
-                points.append((int(link) / 1000, here["exact"] / here[column]))
-        if not points:
-            continue
-        line = axes.loglog([x for x, _ in points], [y for _, y in points], marker="o", ms=3, label=column)[0]
-        for (x0, y0), (x1, y1) in zip(points, points[1:]):
-            if (y0 - 1) * (y1 - 1) < 0:  # straight in logarithms
-                at = math.log(y0) / (math.log(y0) - math.log(y1))
-                axes.plot([x0 * (x1 / x0) ** at], [1], "x", ms=9, color=line.get_color())
-    axes.axhline(1, color="gray", lw=0.8)
-    axes.set(xlabel="Gbit/s", ylabel="times as fast as exact", title=f"{largest / (1 << 20):g} MiB; x: where it stops paying")
-    axes.legend(fontsize=8)
-    names.append("speedup.png")
-    figure.savefig(folder / names[-1], dpi=120, bbox_inches="tight")
-    pyplot.close(figure)
-    return names
-
-
 def about(options: argparse.Namespace, load: float) -> dict[str, object]:
     cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), platform.processor())
@@ -175,16 +151,36 @@ def about(options: argparse.Namespace, load: float) -> dict[str, object]:
             "rounds": options.iterations, "other_load": round(load, 3)}
 
 
-def page(facts: dict[str, object], rows: list[dict[str, object]], names: list[str]) -> str:
+def training_tables(told: dict[str, Any]) -> str:
+    lines = []
+    for link, rows in told.get("hooks", {}).items():
+        lines += [f"A step of DDP's backward pass, 25.6 million parameters, over {NAMES[link]} (`bench/peers/torch_hooks.py`). Error: of the sum "
+                  "of all results, against the exact mean.", "", "| hook | step ms | synchronization ms | error |", "|---|---|---|---|"]
+        lines += [f"| {row['scheme']} | {row['step_ms']:.0f} | {row['sync_ms']:.0f} | {row['error']:.2g} |" for row in rows] + [""]
+    for link, rows in told.get("accuracy", {}).items():
+        target = 100 * rows[0]["target"]
+        lines += [f"Fashion-MNIST over {NAMES[link]} (`bench/peers/time_to_accuracy.py`; `none`, `fp16` and `torch-powersgd` are torch's).", "",
+                  f"| hook | step ms | seconds to {target:g} % | accuracy at the end |", "|---|---|---|---|"]
+        for row in rows:
+            reached = f"{row['seconds_to_target']:.1f}" if row["seconds_to_target"] is not None else "not reached"
+            lines.append(f"| {row['scheme']} | {1e3 * row['step_seconds']:.1f} | {reached} | {100 * row['final_accuracy']:.2f} % |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str, Any], names: list[str]) -> str:
     spread = sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return (
-        "# All-reduce beside its peers\n\nMade by `bench/compare.py --write`; [method](../bench/METHOD.md). "
-        f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}; {facts['versions']}; {facts['ranks']} "
+        "# All-reduce beside its peers\n\nMade by `bench/compare.py --training --write`; [method](../bench/METHOD.md). "
+        f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}; {versions}; {facts['ranks']} "
         f"ranks, medians of {facts['rounds']}, ms; other processes took {100 * facts['other_load']:.1f} % of the CPU before the run; half "
-        f"of the figures have quartiles within {100 * spread[len(spread) // 2]:.0f} % of each other. Open MPI (tuned: "
-        "`MALLOC_MMAP_MAX_=0`) is measured where mpirun reaches: not in network namespaces. Links by rate are "
-        "namespaces (`bench/network.sh`); both ends run on this machine's cores.\n\n"
-        + table(rows) + "\n\n" + "\n".join(f"![{name}](figures/{name})" for name in names) + "\n"
+        f"of the figures have quartiles within {100 * spread[len(spread) // 2]:.0f} % of each other. Open MPI is tuned "
+        "(`MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864`). Links by rate are "
+        "network namespaces (`bench/network.sh`); all ranks run on this machine's cores.\n\n"
+        + table(rows) + "\n\n" + "\n".join(f"![{name}](figures/{name})" for name in names if not name.startswith("train"))
+        + "\n\n## Training\n\n" + training_tables(told) + "\n"
+        + "\n".join(f"![{name}](figures/{name})" for name in names if name.startswith("train")) + "\n"
     )
 
 
@@ -193,19 +189,21 @@ def main() -> None:
     parser.add_argument("--bin", default=str(ROOT / "build/release/bin"), help="folder of tightwire and all_reduce_bench")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--links", nargs="+", default=["memory", "loopback", "10000", "1000", "100"], help="Mbit/s, or these two")
-    parser.add_argument("--sizes", nargs="+", default=["1M", "4M", "16M", "64M"])
+    parser.add_argument("--sizes", nargs="+", default=["4K", "64K", "1M", "4M", "16M", "64M", "256M"])
     parser.add_argument("--codecs", nargs="+", default=CODECS)
     parser.add_argument("--iterations", type=int, default=7)
+    parser.add_argument("--longest", type=float, default=2, help="seconds; sizes that take a link longer in fp32 are left out")
+    parser.add_argument("--training", action="store_true", help="bench/peers/torch_hooks.py and time_to_accuracy.py, too")
+    parser.add_argument("--training-links", nargs="+", default=["1000", "100"], help="Mbit/s")
+    parser.add_argument("--steps", type=int, default=400, help="of a training")
     parser.add_argument("--json", default=str(ROOT / "build/compare.json"))
     parser.add_argument("--plots", help="folder for plots")
     parser.add_argument("--redraw", metavar="JSON", help="measure nothing: table and plots of an earlier run")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks.md and its plots")
     options = parser.parse_args()
     if options.redraw:
-        rows = json.loads(pathlib.Path(options.redraw).read_text())["rows"]
-        print(table(rows))
-        if options.plots:
-            plots(rows, pathlib.Path(options.plots))
+        was = json.loads(pathlib.Path(options.redraw).read_text())
+        write(options, was["about"], was["rows"], was["training"])
         return
     load = foreign_share()
     print(f"other processes take {100 * load:.1f} % of the CPU", flush=True)
@@ -215,13 +213,20 @@ def main() -> None:
     for link in options.links:
         rows += measure(machine, link, options)
         print(table([row for row in rows if row["link"] == link]), flush=True)
+    training = train(machine, options) if options.training else {}
     facts = about(options, load)
-    pathlib.Path(options.json).write_text(json.dumps({"about": facts, "rows": rows}, indent=1) + "\n")
+    pathlib.Path(options.json).write_text(json.dumps({"about": facts, "rows": rows, "training": training}, indent=1) + "\n")
+    write(options, facts, rows, training)
+
+
+def write(options: argparse.Namespace, facts: dict[str, object], rows: list[dict[str, object]], training: dict[str, Any]) -> None:
     print(table(rows))
+    print(training_tables(training))
     folder = ROOT / "docs/figures" if options.write else pathlib.Path(options.plots) if options.plots else None
-    names = plots(rows, folder) if folder else []
+    labelled = [row | {"scheme": kind(row)} for row in rows]
+    names = draw_all(folder, labelled, training, NAMES) if folder else []
     if options.write:
-        (ROOT / "docs/benchmarks.md").write_text(page(facts, rows, names))
+        (ROOT / "docs/benchmarks.md").write_text(page(facts, rows, training, names))
 
 
 if __name__ == "__main__":

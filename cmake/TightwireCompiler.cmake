@@ -15,7 +15,7 @@ endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-# Every public header is compiled by itself: target all_verify_interface_header_sets.
+# Every public header compiles by itself: scripts/check_headers.py.
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
 if(TIGHTWIRE_WARNINGS_AS_ERRORS)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)

@@ -1,7 +1,10 @@
-// Trains one task of the convergence suite once, on ranks that are threads, and prints what became of it as JSON lines.
+// Trains one task of the convergence suite once, on ranks that are threads or launched processes, and prints what
+// became of it as JSON lines.
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <memory>
+#include <stdexcept>
 #include <string>
 
 #include <malloc.h>
@@ -14,6 +17,7 @@
 #include <tightwire/local_transport.hpp>
 
 #include "controls.hpp"
+#include "launching/launched.hpp"
 #include "optimizing.hpp"
 #include "task.hpp"
 #include "training.hpp"
@@ -31,6 +35,8 @@ void describe(CLI::App& app, convergence::Options& options) {
   app.add_option("--control", options.control, "A change that the suite must notice, or must not; --list tells");
   app.add_option("--seed", options.seed, "Of data, their order and first weights");
   app.add_option("--ranks", options.ranks, "Threads")->check(CLI::Range(1, 64));
+  app.add_flag("--launched", options.launched,
+               "This process is one rank, as tightwire run, mpirun, srun or torchrun tell");
   app.add_option("--steps", options.steps, "0: the task's");
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov, adam or adamw; the task's if not given");
   app.add_option("--learning-rate", options.learning_rate, "The highest; 0: the task's");
@@ -64,6 +70,22 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+void train_on_threads(const convergence::Options& options) {
+  convergence::Recorder recorder(static_cast<std::size_t>(options.ranks));
+  tightwire::local::run(options.ranks, [&](const std::shared_ptr<tightwire::Transport>& transport) {
+    convergence::train(transport, options, recorder);
+  });
+}
+
+void train_launched(const convergence::Options& options) {
+  const std::shared_ptr<tightwire::Transport> transport = convergence::join_launched_job();
+  if (transport->size() != options.ranks)
+    throw std::invalid_argument("--ranks is " + std::to_string(options.ranks) + ", and the launcher started " +
+                                std::to_string(transport->size()));
+  convergence::Recorder recorder(static_cast<std::size_t>(options.ranks));
+  convergence::train(transport, options, recorder);
+}
+
 }  // namespace
 
 int main(int count, char** values) {
@@ -80,10 +102,7 @@ int main(int count, char** values) {
     }
     keep_freed_memory();
     options = convergence::complete(options);
-    convergence::Recorder recorder(static_cast<std::size_t>(options.ranks));
-    tightwire::local::run(options.ranks, [&](const std::shared_ptr<tightwire::Transport>& transport) {
-      convergence::train(transport, options, recorder);
-    });
+    options.launched ? train_launched(options) : train_on_threads(options);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "convergence_trainer: {}\n", error.what());

@@ -14,6 +14,7 @@ struct Options {
   std::string control = "none";    ///< the sabotage, or the harmless change, of controls.hpp
   std::uint64_t seed = 1;          ///< of data, their order and the first weights
   int ranks = 4;
+  bool launched = false;  ///< this process is one rank of a job that a launcher describes
   std::size_t steps = 0;  ///< 0: the task's
   std::string optimizer;  ///< sgd, momentum, nesterov, adam, adamw; empty: the task's
   double learning_rate = 0;

@@ -1,10 +1,35 @@
 #include "recorder.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numbers>
 
+#include <tightwire/agreement.hpp>
+
 namespace convergence {
+namespace {
+
+/// Slots of the same length on every rank: those of the others, to rank 0.
+template <class Element>
+void to_rank_0(tightwire::Transport& transport, std::uint32_t channel, std::span<const std::span<Element>> slots) {
+  using tightwire::Message;
+  constexpr std::chrono::seconds kLimit{60};
+  const std::uint64_t tag = tightwire::message_tag(channel, tightwire::FrameKind::contribution, 0, 0, 0);
+  const auto message = [&](Message::Kind kind, std::size_t peer, std::span<Element> slot) {
+    return Message{kind, static_cast<int>(peer), tag, reinterpret_cast<std::byte*>(slot.data()), slot.size_bytes()};
+  };
+  std::vector<Message> round;
+  const auto me = static_cast<std::size_t>(transport.rank());
+  if (me != 0)
+    round.push_back(message(Message::Kind::send, 0, slots[me]));
+  else
+    for (std::size_t peer = 1; peer < slots.size(); ++peer)
+      round.push_back(message(Message::Kind::receive, peer, slots[peer]));
+  if (!round.empty()) tightwire::wait(transport, transport.post(round), kLimit, "telling rank 0 what this rank saw");
+}
+
+}  // namespace
 
 void Recorder::gradient(std::size_t rank, std::size_t step, std::span<const std::span<float>> parts) {
   std::vector<float>& slot = gradients_[step % 2][rank];
@@ -36,6 +61,27 @@ void Recorder::result(std::size_t step, std::span<const std::span<float>> parts)
   true_squares_ += true_squares;
   true_lengths_ += std::sqrt(true_squares);
   result_lengths_ += std::sqrt(result_squares);
+}
+
+void Recorder::collect(tightwire::Transport& transport, std::uint32_t channel, Slots& slots) {
+  const std::size_t elements = slots[static_cast<std::size_t>(transport.rank())].size();
+  std::vector<std::span<float>> spans;
+  for (std::vector<float>& slot : slots) {
+    slot.resize(elements);
+    spans.emplace_back(slot);
+  }
+  to_rank_0<float>(transport, channel, spans);
+}
+
+void Recorder::collect_gradients(tightwire::Transport& transport, std::uint32_t channel, std::size_t step) {
+  collect(transport, channel, gradients_[step % 2]);
+}
+
+void Recorder::collect_residuals(tightwire::Transport& transport, std::uint32_t channel) {
+  collect(transport, channel, residuals_);
+  std::vector<std::span<double>> squares;
+  for (double& each : owner_squares_) squares.emplace_back(&each, 1);
+  to_rank_0<double>(transport, channel, squares);
 }
 
 void Recorder::residual(std::size_t rank, const tightwire::Session& session) {

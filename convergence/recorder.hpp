@@ -7,6 +7,7 @@
 
 #include <tightwire/core_session.hpp>
 #include <tightwire/session.hpp>
+#include <tightwire/transport.hpp>
 
 namespace convergence {
 
@@ -22,7 +23,8 @@ struct Balance {
 };
 
 /// Knows what went into the reductions of all ranks and what came out, independently of tightwire: it sees gradients
-/// before, and results after, everything that a codec or a control does to them. Ranks are threads of one process.
+/// before, and results after, everything that a codec or a control does to them. Ranks are threads of one process, or
+/// each has a Recorder of its own and sends what it saw to that of rank 0.
 class Recorder {
  public:
   explicit Recorder(std::size_t ranks)
@@ -32,6 +34,10 @@ class Recorder {
   void gradient(std::size_t rank, std::size_t step, std::span<const std::span<float>> parts);
   /// After the reduction, by rank 0: every rank has called `gradient` then, and none the one after the next.
   void result(std::size_t step, std::span<const std::span<float>> parts);
+  /// Behind each `gradient` and `residual` of ranks that are processes: rank 0 gets what all of them saw, as it is, by
+  /// messages of no codec. Collective.
+  void collect_gradients(tightwire::Transport& transport, std::uint32_t channel, std::size_t step);
+  void collect_residuals(tightwire::Transport& transport, std::uint32_t channel);
   /// By every rank, between steps. Some barrier must lie between this and `balance`.
   void residual(std::size_t rank, const tightwire::Session& session);
   /// By rank 0. `rotated`: residuals are of rotated elements, so that only their lengths can be compared.
@@ -39,6 +45,7 @@ class Recorder {
 
  private:
   using Slots = std::vector<std::vector<float>>;  // [rank][element]
+  static void collect(tightwire::Transport& transport, std::uint32_t channel, Slots& slots);
 
   std::array<Slots, 2> gradients_;  // by parity of the step
   Slots residuals_;

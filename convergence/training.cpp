@@ -75,6 +75,7 @@ class Training {
     }
     const double loss = backward(number);
     recorder_.gradient(rank(), number, gradients_);
+    if (options_.launched) recorder_.collect_gradients(*transport_, recorder_channel_, number);
     const Step step{number, rank(), ranks(), options_.seed, gradients_, *session_};
     control_->before_reduction(step);
     session_->all_reduce(std::span<void* const>(pointers_));
@@ -92,6 +93,7 @@ class Training {
     Evaluated state{};
     state.step = steps_done;
     recorder_.residual(rank(), *session_);
+    if (options_.launched) recorder_.collect_residuals(*transport_, recorder_channel_);
     const auto hashes = tightwire::gather_values(*transport_, hash());
     for (const std::uint64_t hash : hashes) state.differing_ranks += hash != hashes[0] ? 1 : 0;
     if (rank() != 0) return state;
@@ -142,6 +144,7 @@ class Training {
   std::unique_ptr<Control> control_;
   std::unique_ptr<Task> task_;
   Recorder& recorder_;
+  std::uint32_t recorder_channel_ = transport_->next_channel();
   std::vector<torch::Tensor> parameters_;
   std::vector<std::span<float>> gradients_;
   std::vector<void*> pointers_;

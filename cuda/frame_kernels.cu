@@ -78,8 +78,19 @@ void launch(const char* what, void (*kernel)(Job), Job job, unsigned threads, in
         "cudaLaunchKernel", what, "the headers of rank " + std::to_string(rank));
 }
 
+template <class Job>
+void load(void (*kernel)(Job), int rank) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
+        "the headers of rank " + std::to_string(rank));
+}
+
 }  // namespace
 
+void load_frame_kernels(int rank) {
+  load(begin_frames_kernel, rank);
+  load(check_frames_kernel, rank);
+}
 void begin_frames(const BeginJob& job, int rank, Stream stream) {
   launch("begin_frames", begin_frames_kernel, job, 64, rank, stream);
 }

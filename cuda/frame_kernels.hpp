@@ -32,6 +32,9 @@ TIGHTWIRE_HD constexpr bool holds(const RankSet& set, unsigned rank) {
 }
 constexpr void insert(RankSet& set, std::size_t rank) { set.words[rank / 64] |= std::uint64_t{1} << rank % 64; }
 
+/// The kernels of what follows, so that none is loaded while something runs.
+void load_frame_kernels(int rank);
+
 /// Before anything is encoded: headers of our contributions and of our result, and nothing was counted yet. Coders add
 /// to the count in a contribution's header.
 struct BeginJob {

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -14,10 +15,13 @@
 namespace tightwire::cuda::detail {
 
 /// Messages of the host's through a transport between devices, for what ranks agree on before the first step: through
-/// memory of the device and back, with new memory for every round. Tags say nothing: ranks post rounds alike.
+/// memory of the device and back, which is taken once and kept, as to free it waits for the whole device. Tags say
+/// nothing: ranks post rounds alike.
 class HostMessages final : public tightwire::Transport {
  public:
-  explicit HostMessages(cuda::Transport& device) : device_(device), stream_(device.rank()) {}
+  /// `timeout`: how long what was given up may take to end.
+  HostMessages(cuda::Transport& device, std::chrono::milliseconds timeout)
+      : device_(device), timeout_(timeout), stream_(device.rank()) {}
   ~HostMessages() override { abandon(); }
 
   int rank() const noexcept override { return device_.rank(); }
@@ -32,8 +36,7 @@ class HostMessages final : public tightwire::Transport {
       mine.places.push_back(mine.bytes);
       mine.bytes += (message.bytes + 255) / 256 * 256;
     }
-    mine.pinned = Memory(mine.bytes, Memory::Kind::pinned, rank());
-    mine.on_device = Memory(mine.bytes, Memory::Kind::device, rank());
+    take_memory(mine);
     std::vector<Message> messages;
     for (std::size_t i = 0; i < round.size(); ++i) {
       messages.push_back(round[i]);
@@ -60,7 +63,7 @@ class HostMessages final : public tightwire::Transport {
     for (std::size_t i = 0; i < round.messages.size(); ++i)
       if (const Message& message = round.messages[i]; message.kind == Message::Kind::receive)
         std::memcpy(message.data, round.pinned.data() + round.places[i], message.bytes);
-    rounds_.erase(found);
+    spent_.push_back(std::move(rounds_.extract(found).mapped()));
     return true;
   }
   void idle(TimePoint /*until*/) override { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
@@ -75,6 +78,11 @@ class HostMessages final : public tightwire::Transport {
     return peers;
   }
   void abort(std::string_view reason) noexcept override { device_.abort(reason); }
+  /// All of it stays, for a device that does not come to an end.
+  void leave_memory() noexcept {
+    for (auto& [ticket, round] : rounds_) round.leave();
+    for (Round& round : spent_) round.leave();
+  }
 
  private:
   struct Round {
@@ -82,7 +90,24 @@ class HostMessages final : public tightwire::Transport {
     std::vector<std::size_t> places;
     std::size_t bytes = 0;
     Memory pinned, on_device;
+    void leave() noexcept {
+      pinned.leave();
+      on_device.leave();
+    }
   };
+  /// Of a round that is over, if it had as much.
+  void take_memory(Round& mine) {
+    const auto enough = std::find_if(spent_.begin(), spent_.end(),
+                                     [&](const Round& spent) { return spent.pinned.size() >= mine.bytes; });
+    if (enough != spent_.end()) {
+      mine.pinned = std::move(enough->pinned);
+      mine.on_device = std::move(enough->on_device);
+      spent_.erase(enough);
+      return;
+    }
+    mine.pinned = Memory(mine.bytes, Memory::Kind::pinned, rank());
+    mine.on_device = Memory(mine.bytes, Memory::Kind::device, rank());
+  }
   void copy(const Round& round, std::size_t i, cudaMemcpyKind kind) const {
     std::byte* const host = round.pinned.data() + round.places[i];
     std::byte* const device = round.on_device.data() + round.places[i];
@@ -93,14 +118,17 @@ class HostMessages final : public tightwire::Transport {
   /// What is under way will not end by itself, and its memory is about to go away.
   void abandon() noexcept {
     if (rounds_.empty()) return;
+    const BesideCaptures beside_captures;
     device_.abort("it stopped waiting for the other ranks");
-    cudaStreamSynchronize(stream_.get());
+    if (!ends_by(stream_.get(), Clock::now() + timeout_)) leave_memory();
     rounds_.clear();
   }
 
   cuda::Transport& device_;
+  std::chrono::milliseconds timeout_;
   OwnStream stream_;
   std::map<Ticket, Round> rounds_;
+  std::vector<Round> spent_;
   Ticket last_ = 0;
 };
 

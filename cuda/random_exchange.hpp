@@ -26,6 +26,9 @@ class RandomExchange {
   /// Sums, and puts means in their places.
   void exchange(Transport& transport, Stream stream);
 
+  /// It stays, for a device that does not come to an end.
+  void leave_memory() noexcept { memory_.leave(); }
+
   Statistics statistics() const;
   const Report& report() const { return inner_.report(); }
 

@@ -112,8 +112,22 @@ void launch(const char* what, void (*kernel)(Job), Job job, std::uint64_t thread
       "cudaLaunchKernel", what, "elements drawn at random on rank " + std::to_string(rank));
 }
 
+template <class Job>
+void load(void (*kernel)(Job), int rank) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
+        "elements drawn at random on rank " + std::to_string(rank));
+}
+
 }  // namespace
 
+void load_random_kernels(int rank) {
+  load(gather_drawn_kernel, rank);
+  load(keep_drawn_kernel, rank);
+  load(release_drawn_kernel, rank);
+  load(scatter_drawn_kernel, rank);
+  load(report_drawn_kernel, rank);
+}
 void gather_drawn(const GatherJob& job, int rank, Stream stream) {
   launch("gather_drawn", gather_drawn_kernel, job, job.drawn.runs, rank, stream);
 }

@@ -16,6 +16,9 @@ struct DrawnElements {
   std::uint32_t* indices;  ///< [runs], ascending
 };
 
+/// The kernels of what follows, so that none is loaded while something runs.
+void load_random_kernels(int rank);
+
 /// Draws, and takes what was drawn. With a residual the sum of both, without one `weight` times the element.
 struct GatherJob {
   DrawnElements drawn;

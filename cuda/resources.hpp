@@ -1,8 +1,11 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <tightwire/error.hpp>
@@ -24,50 +27,85 @@ inline void require(cudaError_t status, const char* call, int rank) {
 /// Throws Error(unsupported) that names the rank and the call while a stream is captured into a CUDA graph.
 inline void require_not_captured(cudaStream_t stream, int rank, const char* call, const char* why) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  require(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing", rank);
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
+  if (asked == cudaErrorStreamCaptureImplicit) {  // the default stream, beside one that is captured
+    cudaGetLastError();
+    status = cudaStreamCaptureStatusActive;
+  } else {
+    require(asked, "cudaStreamIsCapturing", rank);
+  }
   if (status != cudaStreamCaptureStatusNone)
     throw Error(Errc::unsupported, "rank " + std::to_string(rank) + ": " + call +
                                        ": the stream is captured into a CUDA graph, which cannot be replayed: " + why);
 }
 
-/// While it lives, calls of this thread are about that device.
+/// Whether this thread has a context, by CUDA's driver; true where that cannot be told.
+inline bool thread_has_context() {
+  static const auto ask = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+    cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, 12000, cudaEnableDefault, &result);
+#else
+    cudaGetDriverEntryPoint("cuCtxGetCurrent", &found, cudaEnableDefault, &result);
+#endif
+    return reinterpret_cast<decltype(&cuCtxGetCurrent)>(found);
+  }();
+  CUcontext context = nullptr;
+  return ask == nullptr || ask(&context) != CUDA_SUCCESS || context != nullptr;
+}
+
+/// While it lives, calls of this thread are about that device. A thread that had none of its own keeps it: device 0,
+/// which CUDA names then, would get a context, and memory for it, by going back.
 class OfDevice {
  public:
   OfDevice(int device, int rank) {
     require(cudaGetDevice(&before_), "cudaGetDevice", rank);
-    if (device != before_) require(cudaSetDevice(device), "cudaSetDevice", rank);
-    changed_ = device != before_;
+    if (device == before_) return;
+    const bool goes_back = thread_has_context();
+    require(cudaSetDevice(device), "cudaSetDevice", rank);
+    goes_back_ = goes_back;
   }
   OfDevice(const OfDevice&) = delete;
   OfDevice& operator=(const OfDevice&) = delete;
   ~OfDevice() {
-    if (changed_) cudaSetDevice(before_);
+    if (goes_back_) cudaSetDevice(before_);
   }
 
  private:
   int before_ = 0;
-  bool changed_ = false;
+  bool goes_back_ = false;
 };
 
-/// While it lives, calls of this thread spoil no graph that it captures from another stream, as questions to events
-/// would.
-class BesidesCaptures {
+/// While it lives, calls of this thread spoil no graph that is captured from another stream, by this thread or another.
+class BesideCaptures {
  public:
-  BesidesCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  BesidesCaptures(const BesidesCaptures&) = delete;
-  BesidesCaptures& operator=(const BesidesCaptures&) = delete;
-  ~BesidesCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  ///< after the exchange, the one before
 };
 
-/// Memory of the current device, zeros at first, or of the host where devices reach it.
+/// Whether a stream has come to its end, or to an error, by then.
+inline bool ends_by(cudaStream_t stream, std::chrono::steady_clock::time_point until) {
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
+/// Memory of the current device, zeros at first, or of the host where devices reach it, with anything in it.
 class Memory {
  public:
   enum class Kind { device, pinned };
   Memory() = default;
-  Memory(std::size_t bytes, Kind kind, int rank) : bytes_(bytes), kind_(kind) {
+  Memory(std::size_t bytes, Kind kind, int rank) : Memory() {  // whole from here on, and so freed where this throws
+    bytes_ = bytes;
+    kind_ = kind;
     if (bytes == 0) return;
     if (kind == Kind::pinned) {
       require(cudaMallocHost(&data_, bytes), "cudaMallocHost", rank);
@@ -88,6 +126,8 @@ class Memory {
     if (data_ == nullptr) return;
     kind_ == Kind::pinned ? cudaFreeHost(data_) : cudaFree(data_);
   }
+  /// It stays, for a device that does not come to an end with it.
+  void leave() noexcept { data_ = nullptr; }
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   std::size_t size() const { return bytes_; }
 
@@ -132,15 +172,10 @@ class Event {
   void wait(cudaStream_t stream, int rank) const {
     require(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", rank);
   }
-  /// Returns when the stream has come there.
-  void synchronize() const noexcept { cudaEventSynchronize(event_); }
   /// Whether the stream has come there.
   bool reached(int rank) const {
     const cudaError_t status = cudaEventQuery(event_);
-    if (status == cudaErrorNotReady) {
-      cudaGetLastError();
-      return false;
-    }
+    if (status == cudaErrorNotReady) return false;  // no error, and none for cudaGetLastError
     require(status, "cudaEventQuery", rank);
     return true;
   }

@@ -7,7 +7,7 @@ namespace {
 /// While it lives, the calling thread has the Session to itself, and works on its device.
 struct Turn {
   std::lock_guard<std::mutex> lock;
-  detail::BesidesCaptures besides_captures;
+  detail::BesideCaptures beside_captures;
   detail::OfDevice device;
   template <class State>
   explicit Turn(State& state) : lock(state.mutex_), device(state.transport_->device(), state.transport_->rank()) {}
@@ -23,7 +23,10 @@ void Handle::wait(Stream stream) {
 
 Session::Session(std::shared_ptr<Transport> transport, SessionOptions options, MakeCoder make)
     : state_(std::make_unique<State>(std::move(transport), std::move(options), std::move(make))) {}
-Session::~Session() = default;
+Session::~Session() {
+  const detail::BesideCaptures beside_captures;
+  state_.reset();
+}
 
 ParameterId Session::add(std::string name, std::vector<std::int64_t> shape, ElementType type) {
   const Turn turn(*state_);

@@ -42,16 +42,26 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
 Session::State::~State() {
   if (!channel_ || !encodes_ || !exchanges_) return;
   try {
-    const detail::BesidesCaptures besides_captures;
     const detail::OfDevice device(device_, transport_->rank());
     for (const OnDevice& bucket : on_device_)
       if (bucket.stage == Stage::encoded) channel_->abort("its Session ended with " + bucket.name + " under way");
     wait_for_streams();
   } catch (const std::exception& error) {
-    channel_->abort(error.what());
-    cudaStreamSynchronize(exchanges_->get());
-    cudaStreamSynchronize(encodes_->get());
+    give_up(error.what());
   }
+}
+
+/// What is under way, which ends with that; unless it waits for a stream of the caller's that stands still.
+void Session::State::give_up(const char* reason) noexcept {
+  channel_->abort(reason);
+  const TimePoint until = Clock::now() + options_.timeout;
+  if (detail::ends_by(exchanges_->get(), until) && detail::ends_by(encodes_->get(), until)) return;
+  // To free any waits for the whole device.
+  for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
+  for (OnDevice& bucket : on_device_)
+    if (bucket.drawn) bucket.drawn->leave_memory();
+  host_->leave_memory();
+  channel_->leave_memory();
 }
 
 void Session::State::require_open_for(const char* call) const {
@@ -108,7 +118,7 @@ void Session::State::seal() {
   require_open_for("seal");
   try {
     channel_ = transport_->open_channel(options_.timeout);
-    host_ = std::make_unique<detail::HostMessages>(*channel_);
+    host_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout);
     list_.fill_buckets(options_.bucket_bytes);
     parameter_memory_.resize(list_.parameters().size());
     plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_);
@@ -131,6 +141,8 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   for (const Bucket& bucket : list_.buckets())
     for (const BucketPlan* plan : {&bucket.plan, &bucket.random_plan})
       frame_bytes_ += detail::BucketExchange::frame_bytes(*plan, ranks);
+  detail::load_frame_kernels(rank);
+  detail::load_random_kernels(rank);
   frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
   const std::size_t report_bytes = 2 * list_.buckets().size() * sizeof(detail::Report);
   reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);
@@ -141,6 +153,12 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   for (BucketId id = 0; id < list_.buckets().size(); ++id) make_exchanges(id, fingerprint, frames);
 }
 
+/// So that none of their kernels is loaded while something runs.
+std::vector<std::shared_ptr<const Coder>> Session::State::loaded(std::vector<std::shared_ptr<const Coder>> coders) {
+  for (const auto& coder : coders) coder->load();
+  return coders;
+}
+
 void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames) {
   const int rank = transport_->rank(), ranks = transport_->size();
   const Bucket& bucket = list_.buckets()[id];
@@ -148,11 +166,11 @@ void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std:
   const FrameIdentity identity{fingerprint, 0, static_cast<std::uint32_t>(id)};
   const float divisor = options_.average ? static_cast<float>(ranks) : 1.0f;
   auto* const reports = reinterpret_cast<detail::Report*>(reports_.data()) + 2 * id;
-  on_device.exchange.emplace(bucket.plan, bucket.planned, coders(bucket), identity, divisor,
+  on_device.exchange.emplace(bucket.plan, bucket.planned, loaded(coders(bucket)), identity, divisor,
                              detail::BucketExchange::Place{rank, ranks, frames, reports});
   frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
   if (!bucket.planned_random.empty())
-    on_device.drawn.emplace(bucket, coders_of_drawn(bucket), identity, divisor,
+    on_device.drawn.emplace(bucket, loaded(coders_of_drawn(bucket)), identity, divisor,
                             detail::BucketExchange::Place{rank, ranks, frames, reports + 1});
   frames += detail::BucketExchange::frame_bytes(bucket.random_plan, ranks);
   on_device.checked.resize(bucket.parameters.size());

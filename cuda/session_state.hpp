@@ -86,6 +86,7 @@ class Session::State {
   void refuse_what_is_for_hosts(const Bucket& bucket) const;
   std::vector<std::shared_ptr<const Coder>> coders(const Bucket& bucket) const;
   std::vector<std::shared_ptr<const Coder>> coders_of_drawn(const Bucket& bucket) const;
+  static std::vector<std::shared_ptr<const Coder>> loaded(std::vector<std::shared_ptr<const Coder>> coders);
   void require_same(const Coder& coder, const PlannedParameter& planned) const;
   void make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames);
   void prepare(std::uint64_t fingerprint);
@@ -99,6 +100,7 @@ class Session::State {
   void end_step(bool keep);
   std::vector<float> copy_of(ErrorMemory::Region region);
   void wait_for_streams();
+  void give_up(const char* reason) noexcept;
   /// An error of the device, of the transport or of a peer closes the Session.
   template <class Call>
   auto closing(const Call& call) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <tightwire/agreement.hpp>
@@ -18,6 +19,11 @@ constexpr std::size_t kChecksum = sizeof(std::uint64_t);
 std::size_t place_bytes(std::size_t bytes) { return (bytes + kChecksum + 255) / 256 * 256; }
 std::span<std::byte> payload(const Message& staged) { return {staged.data, staged.bytes - kChecksum}; }
 
+/// Of the messages of one channel, which nobody else on the host's transport has. Collective.
+std::uint64_t tag_for_all(tightwire::Transport& host, std::chrono::milliseconds timeout) {
+  return message_tag(agree_on_channels(host, host.next_channel(), 1, timeout), FrameKind::contribution, 0, 0);
+}
+
 void write_number(const Memory& at, std::uint32_t number) {
   std::atomic_ref(*reinterpret_cast<std::uint32_t*>(at.data())).store(number, std::memory_order_release);
 }
@@ -30,38 +36,60 @@ StagedTransport::StagedTransport(std::shared_ptr<tightwire::Transport> host, Set
       done_(sizeof(std::uint32_t), Memory::Kind::pinned, host_->rank()),
       last_(host_->rank()) {
   write_number(done_, 0);
-  free_.resize(kRounds);
-  for (Round& round : free_) round.messages.reserve(2 * static_cast<std::size_t>(host_->size()));
+  turns_->free.resize(kRounds);
+  for (Round& round : turns_->free) round.messages.reserve(2 * static_cast<std::size_t>(host_->size()));
 }
 
 StagedTransport::~StagedTransport() {
   bool busy = false;
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    busy = !pending_.empty();
+    const std::lock_guard lock(turns_->mutex);
+    turns_->stopping = true;
+    busy = !turns_->pending.empty();
   }
   if (busy) abort("it ended with a round under way");
-  changed_.notify_all();
+  turns_->changed.notify_all();
   if (worker_.joinable()) worker_.join();
-  last_.synchronize();  // copies use memory that goes away now
   for (const Memory& memory : staging_) host_->detach({memory.data(), memory.size()});
+  const BesideCaptures beside_captures;
+  if (!left_ && streams_end()) return;
+  done_.leave();
+  for (Memory& memory : staging_) memory.leave();
+  static_cast<void>(turns_.release());  // where a stream that comes there later tells of it
 }
 
+/// Copies use memory that goes away with us. What was given up has had its time from then on.
+bool StagedTransport::streams_end() const noexcept {
+  const TimePoint until = gave_up_at_.value_or(Clock::now()) + settings_.timeout;
+  try {
+    while (!last_.reached(rank())) {
+      if (Clock::now() >= until) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  } catch (const Error&) {  // the device has come to an end
+  }
+  return true;
+}
+
+Error StagedTransport::as_error(const std::exception& error) const {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  return known != nullptr ? *known : Error(Errc::internal, where() + error.what());
+}
 void StagedTransport::require_open() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(turns_->mutex);
   if (failure_) throw Error(*failure_);
 }
 
 /// The first error stays. Streams that wait are let go, by the number of the last round there is.
 void StagedTransport::close(const Error& error) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(turns_->mutex);
     if (failure_) return;
     failure_ = error;
+    gave_up_at_ = Clock::now();
     write_number(done_, last_number_);
   }
-  changed_.notify_all();
+  turns_->changed.notify_all();
   host_->abort(error.what());
   host_->wake();
 }
@@ -72,11 +100,9 @@ void StagedTransport::check() { require_open(); }
 
 std::shared_ptr<Transport> StagedTransport::open_channel(std::chrono::milliseconds timeout) {
   require_open();
+  const BesideCaptures beside_captures;
   const OfDevice current(device(), rank());
-  tightwire::detail::exchange_greetings(*host_, host_->next_channel(), {}, timeout,
-                                        "opening a staged channel (every rank must)");
-  const std::uint64_t tag = message_tag(host_->next_channel(), FrameKind::contribution, 0, 0, 0);
-  return std::make_shared<StagedTransport>(host_, Settings{device(), timeout, tag});
+  return std::make_shared<StagedTransport>(host_, Settings{device(), timeout, tag_for_all(*host_, timeout)});
 }
 
 /// One buffer for all rounds, as each comes after the one before on its stream; after a few steps it is large enough.
@@ -93,12 +119,12 @@ std::byte* StagedTransport::room_for(std::span<const Message> messages) {
 
 StagedTransport::Round& StagedTransport::next_round(std::span<const Message> messages) {
   std::byte* at = room_for(messages);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(turns_->mutex);
   if (failure_) throw Error(*failure_);
-  if (free_.empty()) free_.emplace_back();
-  pending_.splice(pending_.end(), free_, free_.begin());
-  Round& round = pending_.back();
-  round.owner = this;
+  if (turns_->free.empty()) turns_->free.emplace_back();
+  turns_->pending.splice(turns_->pending.end(), turns_->free, turns_->free.begin());
+  Round& round = turns_->pending.back();
+  round.turns = turns_.get();
   round.number = ++last_number_;
   round.reached = false;
   round.messages.clear();
@@ -125,9 +151,10 @@ void StagedTransport::copy(const Round& round, std::span<const Message> messages
 void StagedTransport::post(std::span<const Message> messages, Stream stream) {
   require_open();
   require_valid(messages, rank(), size());
+  const BesideCaptures beside_captures;
+  const OfDevice current(device(), rank());
   require_not_captured(stream, rank(), "a round", "rounds are counted");
   try {
-    const OfDevice current(device(), rank());
     last_.wait(stream, rank());  // all rounds have one buffer
     Round& round = next_round(messages);
     copy(round, messages, Message::Kind::send, stream);
@@ -135,37 +162,50 @@ void StagedTransport::post(std::span<const Message> messages, Stream stream) {
     wait_for_value(stream, reinterpret_cast<const std::uint32_t*>(done_.data()), round.number, rank());
     copy(round, messages, Message::Kind::receive, stream);
     last_.record(stream, rank());
-  } catch (const Error& error) {
-    close(error);
+  } catch (const std::exception& error) {
+    close(as_error(error));
+    mark_end(stream);
     throw;
+  }
+}
+
+/// Of what a round that failed has put on the stream.
+void StagedTransport::mark_end(Stream stream) noexcept {
+  try {
+    last_.record(stream, rank());
+  } catch (const std::exception&) {
+    left_ = true;  // nobody knows when it ends
   }
 }
 
 /// Called by a stream, by a thread of CUDA's.
 void StagedTransport::reach(void* argument) {
   Round& round = *static_cast<Round*>(argument);
-  StagedTransport& self = *round.owner;
-  const std::lock_guard lock(self.mutex_);
+  Turns& turns = *round.turns;
+  const std::lock_guard lock(turns.mutex);
   round.reached = true;
-  self.changed_.notify_all();
+  turns.changed.notify_all();
 }
 
 void StagedTransport::work() {
-  std::unique_lock lock(mutex_);
+  Turns& turns = *turns_;
+  std::unique_lock lock(turns.mutex);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || (!failure_ && !pending_.empty() && pending_.front().reached); });
-    if (stopping_) return;
-    Round& round = pending_.front();
+    turns.changed.wait(lock, [&] {
+      return turns.stopping || (!failure_ && !turns.pending.empty() && turns.pending.front().reached);
+    });
+    if (turns.stopping) return;
+    Round& round = turns.pending.front();
     lock.unlock();
     try {
       serve(round);
-    } catch (const Error& error) {
-      close(error);
+    } catch (const std::exception& error) {
+      close(as_error(error));
     }
     lock.lock();
     if (failure_) continue;  // every number is out already
     write_number(done_, round.number);
-    free_.splice(free_.end(), pending_, pending_.begin());
+    turns.free.splice(turns.free.end(), turns.pending, turns.pending.begin());
   }
 }
 
@@ -191,6 +231,7 @@ void StagedTransport::serve(Round& round) {
 
 std::shared_ptr<Transport> staged(std::shared_ptr<tightwire::Transport> host, std::chrono::milliseconds timeout) {
   if (!host) throw Error(Errc::invalid_argument, "cuda::staged: the transport is null");
+  const detail::BesideCaptures beside_captures;
   const int rank = host->rank();
   int device = 0;
   std::optional<Error> trouble;
@@ -207,7 +248,7 @@ std::shared_ptr<Transport> staged(std::shared_ptr<tightwire::Transport> host, st
     if (all[peer].value != 0)
       throw Error(Errc::unsupported, "rank " + std::to_string(rank) + ": no staged transport: rank " +
                                          std::to_string(peer) + " has no device for it; its own error says why");
-  const std::uint64_t tag = message_tag(host->next_channel(), FrameKind::contribution, 0, 0, 0);
+  const std::uint64_t tag = detail::tag_for_all(*host, timeout);
   return std::make_shared<detail::StagedTransport>(std::move(host),
                                                    detail::StagedTransport::Settings{device, timeout, tag});
 }

@@ -38,24 +38,37 @@ class StagedTransport final : public Transport {
   void post(std::span<const Message> round, Stream stream) override;
   void check() override;
   void abort(std::string_view reason) noexcept override;
+  void leave_memory() noexcept override { left_ = true; }
   std::uint64_t staged_bytes() const noexcept override { return staged_bytes_; }
 
  private:
+  struct Turns;
   /// Between the place where a stream has copied what is sent, and the one where it waits.
   struct Round {
-    StagedTransport* owner = nullptr;
+    Turns* turns = nullptr;
     std::uint32_t number = 0;
     bool reached = false;           ///< by the stream
     std::vector<Message> messages;  ///< each in pinned memory, with a checksum behind it
   };
 
+  /// Of rounds. Outlives us where a stream has yet to come to one. The mutex is never held over a call of CUDA's.
+  struct Turns {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::list<Round> free, pending;
+    bool stopping = false;
+  };
+
   static constexpr std::size_t kRounds = 64;  ///< for which there is room from the start
 
   std::string where() const { return "rank " + std::to_string(rank()) + ": "; }
+  Error as_error(const std::exception& error) const;
   void require_open() const;
+  bool streams_end() const noexcept;
   Round& next_round(std::span<const Message> messages);
   std::byte* room_for(std::span<const Message> messages);
   void copy(const Round& round, std::span<const Message> messages, Message::Kind kind, Stream stream);
+  void mark_end(Stream stream) noexcept;
   static void reach(void* round);
   void work();
   void serve(Round& round);
@@ -67,14 +80,13 @@ class StagedTransport final : public Transport {
   std::vector<Memory> staging_;  ///< the last one is in use; earlier ones were too small, and may be on their way
   Event last_;                   ///< the end of the last round, on its stream
   std::uint64_t staged_bytes_ = 0;
+  bool left_ = false;  ///< memory, to the device
+  std::unique_ptr<Turns> turns_ = std::make_unique<Turns>();
 
-  // Never held over a call of CUDA's.
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<Round> free_, pending_;
+  // With the mutex of the turns.
   std::uint32_t last_number_ = 0;
   std::optional<Error> failure_;
-  bool stopping_ = false;
+  std::optional<TimePoint> gave_up_at_;
   std::thread worker_;  // from the first round on
 };
 

@@ -2,9 +2,14 @@
 #include <tightwire/cuda/coder.cuh>
 
 #include <iostream>
+#include <stdexcept>
 #include <vector>
 
 #include "three_levels.hpp"
+
+void must(cudaError_t status) {
+  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+}
 
 int main() {
   const tightwire::cuda::Devices devices = tightwire::cuda::devices();
@@ -13,12 +18,12 @@ int main() {
   std::vector<float> gradient(1024, 0.25f);
   gradient[0] = 1.0f;
   void *data = nullptr, *wire = nullptr;
-  cudaMalloc(&data, 4 * gradient.size());
-  cudaMalloc(&wire, coder.wire_bytes(gradient.size()));
-  cudaMemcpy(data, gradient.data(), 4 * gradient.size(), cudaMemcpyHostToDevice);
+  must(cudaMalloc(&data, 4 * gradient.size()));
+  must(cudaMalloc(&wire, coder.wire_bytes(gradient.size())));
+  must(cudaMemcpy(data, gradient.data(), 4 * gradient.size(), cudaMemcpyHostToDevice));
   auto* const bytes = static_cast<std::byte*>(wire);
   coder.encode(tightwire::ElementType::f32, {data, {}, gradient.size(), bytes}, nullptr, nullptr);
   coder.decode(tightwire::ElementType::f32, {bytes, gradient.size(), data}, nullptr);
-  cudaMemcpy(gradient.data(), data, 4 * gradient.size(), cudaMemcpyDeviceToHost);
+  must(cudaMemcpy(gradient.data(), data, 4 * gradient.size(), cudaMemcpyDeviceToHost));
   std::cout << coder.spec() << ": 1 became " << gradient[0] << ", 0.25 beside it " << gradient[1] << '\n';
 }

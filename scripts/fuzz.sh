@@ -15,15 +15,20 @@ cmake --build build/fuzz --target decode_fuzzer section_fuzzer
 fuzzer=build/fuzz/bin/decode_fuzzer
 codecs=("$@")
 if [[ ${#codecs[@]} == 0 ]]; then
-  read -ra codecs < <("$fuzzer" 2>&1 | sed -n 's/.*must be one of exact, //; s/, topk, randomk, powersgd$//; s/,//gp')
+  read -ra codecs < <("$fuzzer" 2>&1 | sed -n 's/.*must be one of exact, //; s/, topk, randomk, powersgd$//; s/,//gp') || true
+  [[ ${#codecs[@]} -gt 0 ]] || { echo "fuzz.sh: $fuzzer names no codecs:" >&2; "$fuzzer" >&2 || true; exit 1; }
 fi
 mkdir -p build/fuzz/found
 
 run() { # fuzzer, codec, name, corpus
   echo "== $3"
-  TIGHTWIRE_FUZZ_CODEC=$2 "$1" -max_total_time="$seconds" -max_len=8192 -verbosity=0 -print_final_stats=1 \
-    -artifact_prefix=build/fuzz/found/"$3"- "$4" 2>&1 | grep -E "number_of_executed_units|ERROR|SUMMARY|Test unit written" || true
+  local told status=0 executed
+  told=$(TIGHTWIRE_FUZZ_CODEC=$2 "$1" -max_total_time="$seconds" -max_len=8192 -verbosity=0 -print_final_stats=1 \
+    -artifact_prefix=build/fuzz/found/"$3"- "$4" 2>&1) || status=$?
+  grep -E "number_of_executed_units|ERROR|SUMMARY|Test unit written" <<<"$told" || true
   [[ -z $(find build/fuzz/found -name "$3-*" -print -quit) ]] || { echo "fuzz.sh: $3: see build/fuzz/found" >&2; exit 1; }
+  executed=$(sed -n 's/.*number_of_executed_units: *//p' <<<"$told")
+  [[ $status == 0 && ${executed:-0} -gt 0 ]] || { printf 'fuzz.sh: %s: the fuzzer did not run (status %s):\n%s\n' "$3" "$status" "$told" >&2; exit 1; }
 }
 
 for codec in "${codecs[@]}"; do

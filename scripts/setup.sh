@@ -8,11 +8,11 @@ build="build-essential cmake ninja-build pkg-config ccache libssl-dev libucx-dev
        nlohmann-json3-dev libhwloc-dev"
 quickstart="$build libtorch-dev libopenblas0-pthread dataset-fashion-mnist zlib1g-dev"
 convergence="$quickstart python3 python3-numpy python3-matplotlib bible-kjv bible-kjv-text"
-bench="$build openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
+bench="$build libopenblas-dev openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
 python="python3-venv python3-pip"
 mpi4py="python3-mpi4py"
 torch="python3-torch python3-numpy mypy"
-test="$convergence $bench $torch libgtest-dev clang-14 clang-format-14 clang-tidy-14 python3-minimal"
+test="$convergence $bench $torch git libgtest-dev clang-14 clang-format-14 clang-tidy-14 python3-minimal"
 
 [[ $# -gt 0 ]] || { sed -n '2,4s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 wanted=""

@@ -6,6 +6,10 @@ endfunction()
 
 tightwire_example_test(overlap "layer 7 has mean 8.[45]" $<TARGET_FILE:overlap>)
 tightwire_example_test(own_codec "came through: 0.2[45]" $<TARGET_FILE:own_codec>)
+if(TARGET own_codec_cuda)
+  tightwire_example_test(own_codec_cuda "1 became 1, 0.25 beside it 0" $<TARGET_FILE:own_codec_cuda>)
+  set_tests_properties(example.own_codec_cuda PROPERTIES LABELS "example;gpu" SKIP_REGULAR_EXPRESSION "nothing to show")
+endif()
 if(TARGET cuda_all_reduce AND TARGET tightwire_tool)
   tightwire_example_test(cuda_all_reduce "sent [0-9]+ bytes over nccl 2" $<TARGET_FILE:tightwire_tool> run -n 1 --
     $<TARGET_FILE:cuda_all_reduce>)

@@ -177,7 +177,10 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     const auto peer = bench::open_mpi();
     const std::shared_ptr<tightwire::Transport> transport = tightwire::ucx::open(tightwire::rendezvous::environment());
-    if (options.pin) bench::pin_to_core(transport->rank());
+    const std::vector<int> cores = bench::allowed_cores();
+    const auto rank = static_cast<std::size_t>(transport->rank());
+    if (options.pin && (cores.empty() || !bench::pin_to_core(cores[rank % cores.size()])))
+      std::cerr << "all_reduce: rank " + std::to_string(rank) + " cannot be bound to a core\n";
     Bench bench{options, transport, peer.get()};
     for (const double mib : options.sizes_mib) bench.run_size(mib);
     return 0;

@@ -1,17 +1,22 @@
-// What a step of PowerSGD costs one rank in arithmetic, against the bytes that it has to move.
+// What a step of PowerSGD costs one rank in arithmetic, against the bytes that it has to move, and against the same
+// step by a BLAS.
 //
 //   build/bin/low_rank_bench
 //   build/bin/low_rank_bench --shape 50257x768 --rank 4 --rank 16
+//   build/bin/low_rank_bench --resnet50        all matrices of a residual network of 25 million parameters
 //
 // One thread; everything is timed in turn with x += y over as many elements as the matrix has, which moves 12 bytes per
 // element. "x floor" is the time over that of x += y for the same bytes, the median of all rounds.
 //
-//   project        A = gradient + residual, kept, and P = A Q: 12 bytes per element
-//   orthogonalize  the columns of P
-//   back           Q = A^T P: 4 bytes
-//   subtract       A -= P Q^T: 8 bytes
+//   project        A = gradient + (residual - P Q'^T of the step before), kept, and P = A Q: 12 bytes per element
+//   orthogonalize  the columns of P, and those of Q
+//   back           Q' = A^T P: 4 bytes
 //   write          out = P Q^T, past the caches: 4 bytes
-//   step           all but the last, in this order: 24 bytes
+//   step           all of them, in this order: 20 bytes
+//
+// By a BLAS (OpenBLAS on one thread, where it was found at configure time): saxpy for the sum, sgemm for P, Q', for
+// A -= P Q'^T and for the result; orthogonalized as ours is. 32 bytes per element. "x ours" is its time over that of
+// ours in the same round, the median of all.
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -28,7 +33,9 @@
 #include <tightwire/low_rank/orthogonalize.hpp>
 #include <tightwire/low_rank/products.hpp>
 
+#include "blas_peer.hpp"
 #include "memory.hpp"
+#include "peak_arithmetic.hpp"
 #include "roofline.hpp"
 
 namespace {
@@ -40,6 +47,7 @@ using bench::Subject;
 
 struct Options {
   std::vector<std::string> shapes = {"4096x4096", "1024x4608"};
+  bool resnet50 = false;
   std::vector<std::size_t> ranks = {1, 2, 4, 8, 32};
   int rounds = 15;
   std::string json;
@@ -58,87 +66,150 @@ struct Step {
   std::size_t rank;
   host::Level level = host::level();
   Memory gradient, residual, out;
-  std::vector<float> p, q, projected;
+  std::vector<float> p, q, projected, sent, next_q, kept_q;
   low_rank::Orthogonalizer orthogonalizer;
 
   Step(low_rank::Shape of, std::size_t rank_of)
       : shape(of),
-        rank(rank_of),
+        rank(low_rank::worthwhile_rank(of, rank_of)),
         gradient(4 * elements(), 0),
         residual(4 * elements(), 1088),
         out(4 * elements(), 2176),
         p(of.rows * rank),
         q(of.columns * rank),
-        projected(of.rows * rank) {
+        projected(of.rows * rank),
+        sent(of.columns * rank) {
     low_rank::seed_factor(gradient.floats(), elements(), 1, 1, 0, 0);
     low_rank::seed_factor(q.data(), shape.columns, rank, 1, 1, 0);
+    kept_q = next_q = q;
     project();
     projected = p;
+    orthogonalize_left();
+    back();
   }
   std::size_t elements() const { return shape.rows * shape.columns; }
 
   void project() {
-    low_rank::add_and_multiply(
-        level,
-        {shape, rank, gradient.floats(), {residual.floats(), residual.floats()}, q.data(), p.data(), shape.rows});
+    low_rank::add_and_multiply(level, {shape,
+                                       rank,
+                                       gradient.floats(),
+                                       {residual.floats(), residual.floats()},
+                                       q.data(),
+                                       p.data(),
+                                       shape.rows,
+                                       {rank, projected.data(), sent.data()}});
   }
-  void orthogonalize() { orthogonalizer.orthogonalize(p.data(), shape.rows, rank, {}); }
+  void orthogonalize_left() { orthogonalizer.orthogonalize(p.data(), shape.rows, rank, {}); }
+  void orthogonalize_right() { orthogonalizer.orthogonalize(next_q.data(), shape.columns, rank, {}); }
   void back() {
-    low_rank::multiply_transposed(level, {shape, rank, residual.floats(), p.data(), shape.rows, q.data()});
-  }
-  void subtract() {
-    low_rank::subtract_product(level, {shape, rank, p.data(), shape.rows, q.data(), residual.floats()});
+    low_rank::multiply_transposed(level, {shape, rank, residual.floats(), p.data(), shape.rows, next_q.data()});
   }
   void write() {
     low_rank::write_product(level, {shape, rank, p.data(), shape.rows, q.data(), out.floats(), 0.5f, true});
   }
+  // By themselves these let the residual grow, or take away the same product again and again: the time is the same.
+  // What is orthogonalized is restored each time, so that it is not orthogonal already.
+  void restore_factors() {
+    p = projected;
+    next_q = kept_q;
+  }
+  void orthogonalize() {
+    restore_factors();
+    orthogonalize_left();
+    orthogonalize_right();
+  }
+  void run() {
+    project();
+    orthogonalize_left();
+    back();
+    write();
+    orthogonalize_right();
+  }
 };
 
-std::vector<Subject> subjects_of(Step& step) {
-  // By themselves these let the residual grow, and take away the same product again and again: the time is the same.
-  // What is orthogonalized is restored each time, so that it is not orthogonal already.
-  return {{"project", 12, 12, [&] { step.project(); }},
-          {"orthogonalize", 0, 0,
-           [&] {
-             step.p = step.projected;
-             step.orthogonalize();
-           }},
-          {"back", 4, 4, [&] { step.back(); }},
-          {"subtract", 8, 8, [&] { step.subtract(); }},
-          {"write", 4, 4, [&] { step.write(); }},
-          {"step", 24, 24, [&] {
-             step.project();
-             step.orthogonalize();
-             step.back();
-             step.subtract();
-           }}};
+std::vector<Subject> subjects_of(std::vector<std::unique_ptr<Step>>& steps) {
+  const auto all = [&](void (Step::*what)()) {
+    return [&steps, what] {
+      for (const auto& step : steps) (step.get()->*what)();
+    };
+  };
+  return {{"project", 12, 12, all(&Step::project)},
+          {"orthogonalize", 0, 0, all(&Step::orthogonalize)},
+          {"back", 4, 4, all(&Step::back)},
+          {"write", 4, 4, all(&Step::write)},
+          {"step", 20, 20, all(&Step::run)}};
 }
 
-nlohmann::json measure(const Options& options, const std::string& name, std::size_t rank) {
-  Step step(parse_shape(name), rank);
-  std::vector<Subject> subjects =
-      bench::roofline(step.level, step.out.floats(), step.gradient.floats(), step.elements());
+/// Of a residual network with 50 layers: 25.5 million parameters, of which these are the matrices that are worth it.
+std::vector<low_rank::Shape> resnet50() {
+  std::vector<low_rank::Shape> shapes = {{64, 3 * 49}, {1000, 2048}};
+  std::size_t inside = 64, before = 64;
+  for (const int blocks : {3, 4, 6, 3}) {
+    for (int block = 0; block < blocks; ++block) {
+      shapes.push_back({inside, before});
+      shapes.push_back({inside, 9 * inside});
+      shapes.push_back({4 * inside, inside});
+      if (block == 0) shapes.push_back({4 * inside, before});
+      before = 4 * inside;
+    }
+    inside *= 2;
+  }
+  return shapes;
+}
+
+struct Case {
+  std::string name;
+  std::vector<low_rank::Shape> shapes;
+};
+
+nlohmann::json measure(const Options& options, const Case& of, std::size_t rank) {
+  std::vector<std::unique_ptr<Step>> steps;
+  std::vector<std::unique_ptr<bench::BlasStep>> blas_steps;
+  std::size_t elements = 0;
+  for (const low_rank::Shape shape : of.shapes) {
+    if (!low_rank::worth_it(shape, 1)) continue;
+    steps.push_back(std::make_unique<Step>(shape, rank));
+    elements += shape.rows * shape.columns;
+  }
+  for (const auto& step : steps)
+    if (auto blas = bench::make_blas_step(step->shape, step->rank, step->gradient.floats()))
+      blas_steps.push_back(std::move(blas));
+  Memory x(4 * elements, 64), y(4 * elements, 1152);
+  std::vector<Subject> subjects = bench::roofline(host::level(), x.floats(), y.floats(), elements);
   const std::size_t first = subjects.size();
-  for (Subject& subject : subjects_of(step)) subjects.push_back(std::move(subject));
+  for (Subject& subject : subjects_of(steps)) subjects.push_back(std::move(subject));
+  const std::size_t step_at = subjects.size() - 1;
+  if (!blas_steps.empty())
+    subjects.push_back({"step by OpenBLAS", 32, 32, [&] {
+                          for (std::size_t i = 0; i < steps.size(); ++i) {
+                            blas_steps[i]->run();
+                            steps[i]->orthogonalize();
+                          }
+                        }});
   const bench::ForeignShare foreign;
   const bench::Times times = bench::time_rounds(subjects, options.rounds, 1e-3);
 
-  const double step_s = bench::median(times.back());
+  const double step_s = bench::median(times[step_at]);
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < subjects.size(); ++i) {
     if (i < first && i != bench::kAdd) continue;
-    std::vector<double> floors;
-    for (std::size_t r = 0; r < times[i].size(); ++r)
+    std::vector<double> floors, ours;
+    for (std::size_t r = 0; r < times[i].size(); ++r) {
       floors.push_back(times[i][r] /
                        (times[bench::kAdd][r] * subjects[i].essential_bytes / subjects[bench::kAdd].essential_bytes));
+      ours.push_back(times[i][r] / times[step_at][r]);
+    }
     rows.push_back({{"name", subjects[i].name},
                     {"milliseconds", 1e3 * bench::median(times[i])},
                     {"share_of_step", bench::median(times[i]) / step_s}});
+    if (i > step_at) rows.back()["times_ours"] = bench::median(ours);
     if (subjects[i].essential_bytes > 0) rows.back()["floors"] = bench::median(floors);
   }
-  return {{"shape", name},
+  return {{"shape", of.name},
           {"rank", rank},
-          {"level", to_string(step.level)},
+          {"level", to_string(host::level())},
+          {"gigaflops", 8.0 * static_cast<double>(elements) * static_cast<double>(rank) / step_s / 1e9},
+          {"peak_gigaflops", bench::peak_gigaflops()},
           {"foreign_percent", foreign.percent()},
           {"rows", rows}};
 }
@@ -147,11 +218,14 @@ void print(const nlohmann::json& result) {
   fmt::print("\n{}, rank {}, {}, {:.1f} % of the processors used by others\n", result["shape"].get<std::string>(),
              result["rank"].get<std::size_t>(), result["level"].get<std::string>(),
              result["foreign_percent"].get<double>());
-  fmt::print("{:20} {:>9} {:>9} {:>12}\n", "", "ms", "x floor", "% of a step");
+  fmt::print("{:20} {:>9} {:>9} {:>12} {:>8}\n", "", "ms", "x floor", "% of a step", "x ours");
   for (const auto& row : result["rows"])
-    fmt::print("{:20} {:9.3f} {:>9} {:12.1f}\n", row["name"].get<std::string>(), row["milliseconds"].get<double>(),
+    fmt::print("{:20} {:9.3f} {:>9} {:12.1f} {:>8}\n", row["name"].get<std::string>(),
+               row["milliseconds"].get<double>(),
                row.contains("floors") ? fmt::format("{:.2f}", row["floors"].get<double>()) : "",
-               100 * row["share_of_step"].get<double>());
+               100 * row["share_of_step"].get<double>(),
+               row.contains("times_ours") ? fmt::format("{:.2f}", row["times_ours"].get<double>()) : "");
+  fmt::print("{:.1f} of {:.1f} Gflop/s\n", result["gigaflops"].get<double>(), result["peak_gigaflops"].get<double>());
   std::cout << std::flush;
 }
 
@@ -161,15 +235,20 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("The linear algebra of PowerSGD against the memory bus, on one thread.");
   app.add_option("--shape", options.shapes, "of the matrix, rows x columns");
+  app.add_flag("--resnet50", options.resnet50, "instead of --shape: the matrices of a network, one after the other");
   app.add_option("--rank", options.ranks, "of the approximation")
       ->check(CLI::Range(std::size_t{1}, low_rank::kMostRank));
   app.add_option("--rounds", options.rounds, "of which the median is taken");
   app.add_option("--json", options.json, "file to write the figures to");
   CLI11_PARSE(app, argc, argv);
   nlohmann::json results = nlohmann::json::array();
-  for (const std::string& shape : options.shapes)
+  std::vector<Case> cases;
+  for (const std::string& shape : options.shapes) cases.push_back({shape, {parse_shape(shape)}});
+  if (options.resnet50) cases = {{"resnet50", resnet50()}};
+  if (!bench::has_blas()) fmt::print("OpenBLAS was not found when this was configured: no peer\n");
+  for (const Case& of : cases)
     for (const std::size_t rank : options.ranks) {
-      results.push_back(measure(options, shape, rank));
+      results.push_back(measure(options, of, rank));
       print(results.back());
     }
   if (!options.json.empty()) std::ofstream(options.json) << results.dump(2) << '\n';

@@ -1,11 +1,24 @@
-"""How peers that run over gloo find each other where tightwire's launchers have put them."""
+"""How peers that run over gloo find each other where tightwire's launchers have put them, and all of them our library."""
 import datetime
 import os
+import pathlib
+import sys
 import urllib.parse
 from typing import Optional
 
 import torch
 import torch.distributed as dist
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def use_build_tree() -> None:
+    """Makes `import tightwire` take the package of this checkout, with the library of build/release, or else build/dev."""
+    sys.path.insert(0, str(ROOT / "python"))
+    for preset in ("release", "dev"):
+        library = ROOT / "build" / preset / "bindings/c/libtightwire.so"
+        if library.exists():
+            os.environ.setdefault("TIGHTWIRE_LIBRARY", str(library))
 
 
 def network_host() -> Optional[str]:

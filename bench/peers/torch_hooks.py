@@ -28,9 +28,10 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+from gloo_job import join, network_host, slowest, use_build_tree
+
+use_build_tree()
 import tightwire.torch  # noqa: E402
-from gloo_job import join, network_host, slowest  # noqa: E402
 
 
 def resnet50() -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/consistency.hpp>
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/rendezvous.hpp>
@@ -33,6 +34,24 @@ Rendezvous read(const tightwire_rendezvous& given) {
   require(given.timeout_ms >= 0, "tightwire_communicator_join", "rendezvous.timeout_ms is negative");
   if (given.timeout_ms != 0) rendezvous.timeout = std::chrono::milliseconds(given.timeout_ms);
   return rendezvous;
+}
+
+/// The caller's structures may be longer than ours.
+std::vector<Replica> read(const tightwire_replica* given, std::size_t count, const char* call) {
+  std::vector<Replica> replicas;
+  const auto* at = reinterpret_cast<const std::byte*>(given);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& one = *reinterpret_cast<const tightwire_replica*>(at);
+    require(one.struct_size >= sizeof(tightwire_replica) && one.struct_size % alignof(tightwire_replica) == 0, call,
+            "struct_size is not sizeof(tightwire_replica)");
+    require(one.name != nullptr, call, "a name is null");
+    require(one.bytes != nullptr || one.size == 0, call, "bytes are null");
+    replicas.push_back({one.name,
+                        {static_cast<const std::byte*>(one.bytes), one.size},
+                        one.must_differ != 0 ? Replica::Must::differ : Replica::Must::be_equal});
+    at += one.struct_size;
+  }
+  return replicas;
 }
 
 }  // namespace
@@ -89,6 +108,19 @@ tightwire_status tightwire_communicator_gather(tightwire_communicator* communica
     require(timeout_ms > 0, kCall, "timeout_ms must be positive");
     const auto all = tightwire::gather_values(transport, value, std::chrono::milliseconds(timeout_ms));
     std::copy(all.begin(), all.end(), values);
+  });
+}
+
+tightwire_status tightwire_communicator_compare(tightwire_communicator* communicator, uint64_t step,
+                                                const tightwire_replica* replicas, size_t count, int64_t timeout_ms) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_communicator_compare";
+    const auto& transport = usable(communicator, kCall).transport;
+    require(replicas != nullptr || count == 0, kCall, "the replicas are null");
+    require(timeout_ms > 0, kCall, "timeout_ms must be positive");
+    const auto all = tightwire::c::read(replicas, count, kCall);
+    tightwire::ConsistencyCheck(transport, {.every = 1, .timeout = std::chrono::milliseconds(timeout_ms)})
+        .compare(step, all);
   });
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/hierarchy_text.hpp>
 #include <tightwire/telemetry.hpp>
 
 namespace tightwire::c {
@@ -32,7 +33,7 @@ Number number(std::string_view word, std::string_view value) {
 
 /// What has been read so far.
 struct Reading : SessionOptions {
-  int ranks_per_node = 0;
+  std::string_view inside, levels;
 };
 
 /// The value that belongs to one of two words.
@@ -114,27 +115,12 @@ constexpr std::array kOptions = {
            }},
     Option{"seed", [](auto word, auto value, auto& options) { options.seed = number<std::uint64_t>(word, value); }},
     Option{"timeout", set_timeout},
-    Option{"ranks-per-node",
-           [](auto word, auto value, auto& options) {
-             options.ranks_per_node = number<int>(word, value);
-             if (options.ranks_per_node < 1) throw bad(word, "must be at least 1");
-           }},
-    Option{"inside", [](auto, auto value, auto& options) { options.hierarchy.inside = parse_codec(value); }},
+    Option{"levels", [](auto, auto value, auto& options) { options.levels = value; }},
+    Option{"inside", [](auto, auto value, auto& options) { options.inside = value; }},
     Option{"telemetry", set_telemetry},
     Option{"bucket-bytes",
            [](auto word, auto value, auto& options) { options.bucket_bytes = number<std::size_t>(word, value); }},
 };
-
-std::vector<std::string_view> split(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n";
-  std::vector<std::string_view> words;
-  for (std::size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;) {
-    const std::size_t end = std::min(text.find_first_of(kSpace, at), text.size());
-    words.push_back(text.substr(at, end - at));
-    at = text.find_first_not_of(kSpace, end);
-  }
-  return words;
-}
 
 void read_option(std::string_view word, Reading& options) {
   const std::size_t end = word.find('=');
@@ -149,21 +135,47 @@ void read_option(std::string_view word, Reading& options) {
   throw bad(word, "not known; known are " + known);
 }
 
+/// Where ranks are, as far as words of its own say it rather than hier(...).
+void set_levels(Reading& options, int ranks) {
+  const Codec of_words = options.inside.empty() ? Codec{} : parse_codec(options.inside);
+  if (!options.inside.empty() && options.hierarchy)
+    throw bad("inside=" + std::string(options.inside), "belongs between the brackets of hier(...)");
+  if (!options.inside.empty() && options.levels.empty())
+    throw bad("inside=" + std::string(options.inside), "is of nodes, and levels= says none");
+  if (options.levels.empty()) return;
+  if (options.hierarchy && !options.hierarchy.automatic)
+    throw bad("levels=" + std::string(options.levels), "hier(...) has levels already");
+  const Codec inside = options.hierarchy ? options.hierarchy.inside : of_words;
+  options.hierarchy = parse_levels(options.levels, ranks, inside);
+}
+
 }  // namespace
+
+std::vector<std::string_view> words_of(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\n";
+  std::vector<std::string_view> words;
+  for (std::size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;) {
+    std::size_t end = at;
+    for (int open = 0; end < text.size() && (open > 0 || kSpace.find(text[end]) == std::string_view::npos); ++end)
+      open += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kSpace, end);
+  }
+  return words;
+}
 
 SessionOptions parse_session(std::string_view specification, int ranks) {
   Reading options;
-  const std::vector<std::string_view> words = split(specification);
+  const std::vector<std::string_view> words = words_of(specification);
   for (std::size_t i = 0; i < words.size(); ++i) {
-    // A codec has no '=' before its ':', and comes first.
-    const bool codec = i == 0 && words[i].find('=') >= words[i].find_first_of(":+");
+    // A codec has no '=' before its ':' or '(', and comes first.
+    const bool codec = i == 0 && words[i].find('=') >= words[i].find_first_of(":+(");
     if (codec)
-      options.codec = parse_codec(words[i]);
+      set_codec(options, words[i], ranks);
     else
       read_option(words[i], options);
   }
-  if (options.ranks_per_node != 0)
-    options.hierarchy = Hierarchy::of_equal_nodes(ranks, options.ranks_per_node, options.hierarchy.inside);
+  set_levels(options, ranks);
   return options;
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <tightwire/core_session.hpp>
-#include <tightwire/mpi.hpp>
 #include <tightwire/session.hpp>
 
 namespace tightwire::mpi {
@@ -27,26 +26,14 @@ struct CompressedCommunicator::Slot {
 
 CompressedCommunicator::CompressedCommunicator(MPI_Comm theirs, const Settings& settings) : settings_(settings) {
   PMPI_Comm_rank(theirs, &rank_);
-  if (PMPI_Comm_idup(theirs, &duplicate_, &duplicating_) != MPI_SUCCESS)
-    failure_.emplace(Errc::transport, "rank " + std::to_string(rank_) + ": MPI_Comm_idup failed");
+  try {
+    duplicate_ = begin_duplicate(theirs);
+  } catch (const Error& error) {
+    failure_.emplace(error.code(), "rank " + std::to_string(rank_) + ": " + error.what());
+  }
 }
 
 CompressedCommunicator::~CompressedCommunicator() = default;
-
-void CompressedCommunicator::open() {
-  const std::chrono::milliseconds limit = settings_.session(1).timeout;
-  const TimePoint until = Clock::now() + limit;
-  for (int complete = 0; complete == 0;) {
-    if (PMPI_Test(&duplicating_, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-      throw Error(Errc::transport, "rank " + std::to_string(rank_) + ": MPI_Comm_idup failed");
-    if (complete != 0) break;
-    if (Clock::now() >= until)
-      throw Error(Errc::timeout, "rank " + std::to_string(rank_) +
-                                     ": not every rank of the communicator called MPI_Allreduce in time");
-    std::this_thread::yield();
-  }
-  transport_ = adopt(duplicate_, {.timeout = limit});
-}
 
 std::unique_ptr<CompressedCommunicator::Slot> CompressedCommunicator::make_slot(std::size_t count) {
   auto slot = std::make_unique<Slot>(count, transport_, settings_.session(transport_->size()));
@@ -80,7 +67,8 @@ CompressedCommunicator::Slot& CompressedCommunicator::slot_for(std::size_t count
 void CompressedCommunicator::reduce(const Call& call) {
   if (failure_) throw Error(*failure_);
   try {
-    if (!transport_) open();
+    if (!transport_)
+      transport_ = take_over(std::move(duplicate_), {.timeout = settings_.timeout}, "called MPI_Allreduce");
     Slot& slot = slot_for(call.count);
     if (call.contribution != nullptr && call.contribution != call.sum)
       std::memcpy(call.sum, call.contribution, call.count * sizeof(float));
@@ -120,8 +108,8 @@ void CompressedCommunicator::all_reduce(const Call& call) {
 
 void CompressedCommunicator::start(const Call& call, std::function<void(const Error*)> ended) {
   const std::lock_guard lock(mutex_);
-  queue_.push_back({call, std::move(ended)});
   if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  queue_.push_back({call, std::move(ended)});
   changed_.notify_all();
 }
 
@@ -156,9 +144,8 @@ void CompressedCommunicator::close() noexcept {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   slots_.clear();
-  const bool in_order = transport_ && !failure_;
   transport_.reset();
-  if (in_order) PMPI_Comm_free(&duplicate_);  // collective: where a rank was lost it is left to the end of MPI
+  static_cast<void>(duplicate_.release());  // begun and not ended, so that MPI may write to it yet
 }
 
 }  // namespace tightwire::mpi

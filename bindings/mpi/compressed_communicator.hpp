@@ -1,8 +1,4 @@
 #pragma once
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
-
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +15,7 @@
 #include <tightwire/statistics.hpp>
 #include <tightwire/transport.hpp>
 
+#include "../../transports/mpi/take_over.hpp"
 #include "settings.hpp"
 
 namespace tightwire {
@@ -44,7 +41,8 @@ class CompressedCommunicator {
 
   /// Returns with the sum in place. Throws what ended it, and from then on always.
   void all_reduce(const Call& call);
-  /// Returns at once; `ended` is called from a thread of ours, with the error or null.
+  /// Returns at once; `ended` is called from a thread of ours, with the error or null. Throws where there is no memory
+  /// or thread for it; then `ended` is not called.
   void start(const Call& call, std::function<void(const Error*)> ended);
   /// Ends it, after all that was started. Collective, and bounded by the time limit.
   void close() noexcept;
@@ -58,15 +56,13 @@ class CompressedCommunicator {
   };
   struct Slot;
 
-  void open();
   void reduce(const Call& call);
   Slot& slot_for(std::size_t count);
   std::unique_ptr<Slot> make_slot(std::size_t count);
   void work();
 
   const Settings settings_;
-  MPI_Comm duplicate_ = MPI_COMM_NULL;
-  MPI_Request duplicating_ = MPI_REQUEST_NULL;
+  std::unique_ptr<Duplicate> duplicate_;  // until the transport has it
   int rank_ = 0;
   std::shared_ptr<Transport> transport_;
   std::list<std::unique_ptr<Slot>> slots_;  // with feedback in the order of a step, else the last used first

@@ -1,4 +1,5 @@
 // The functions of MPI that a program calls here instead. Everything they do not compress they hand on as it came.
+#include <exception>
 #include <memory>
 
 #include "preloaded.hpp"
@@ -37,11 +38,36 @@ int release(void* pending) {
 /// A sum that was started cannot be taken back.
 int cancel(void* /*pending*/, int /*complete*/) { return MPI_SUCCESS; }
 
-/// Errors as MPI has them: through the communicator's handler, which by default ends the job.
-int raise(MPI_Comm communicator, const Error& error) {
-  const int code = Preloaded::instance().code_of(error);
+/// What `body` returns; no exception gets into a program of another language. Errors as MPI has them: through the
+/// communicator's handler, which by default ends the job.
+template <class Body>
+int guarded(MPI_Comm communicator, const Body& body) noexcept {
+  int code = MPI_SUCCESS;
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    code = Preloaded::instance().code_of(error.what());
+  }
   PMPI_Comm_call_errhandler(communicator, code);
   return code;
+}
+
+int start(CompressedCommunicator& ours, const Call& call, MPI_Request* request) {
+  auto pending = std::make_unique<Pending>();
+  const int status = PMPI_Grequest_start(query, release, cancel, pending.get(), &pending->request);
+  if (status != MPI_SUCCESS) return status;
+  Pending* const kept = pending.release();  // MPI's, until `release`
+  const MPI_Request theirs = *request = kept->request;
+  const auto end = [kept, theirs](const char* error) {
+    if (error != nullptr) kept->code = Preloaded::instance().code_of(error);
+    PMPI_Grequest_complete(theirs);  // after which `kept` may be gone
+  };
+  try {
+    ours.start(call, [end](const Error* error) { end(error == nullptr ? nullptr : error->what()); });
+  } catch (const std::exception& error) {  // MPI has the request: its wait tells
+    end(error.what());
+  }
+  return MPI_SUCCESS;
 }
 
 }  // namespace
@@ -69,31 +95,22 @@ int MPI_Finalize() {
 
 int MPI_Allreduce(const void* contribution, void* sum, int count, MPI_Datatype type, MPI_Op operation,
                   MPI_Comm communicator) {
-  CompressedCommunicator* const ours = Preloaded::instance().find(count, type, operation, communicator);
-  if (ours == nullptr) return PMPI_Allreduce(contribution, sum, count, type, operation, communicator);
-  try {
+  return guarded(communicator, [&] {
+    CompressedCommunicator* const ours = Preloaded::instance().find(count, type, operation, communicator);
+    if (ours == nullptr) return PMPI_Allreduce(contribution, sum, count, type, operation, communicator);
     ours->all_reduce(call_of(contribution, sum, count));
     return MPI_SUCCESS;
-  } catch (const Error& error) {
-    return raise(communicator, error);
-  }
+  });
 }
 
 // NOLINTNEXTLINE(readability-function-size): MPI says how many parameters it has
 int MPI_Iallreduce(const void* contribution, void* sum, int count, MPI_Datatype type, MPI_Op operation,
                    MPI_Comm communicator, MPI_Request* request) {
-  CompressedCommunicator* const ours = Preloaded::instance().find(count, type, operation, communicator);
-  if (ours == nullptr) return PMPI_Iallreduce(contribution, sum, count, type, operation, communicator, request);
-  auto pending = std::make_unique<Pending>();
-  const int status = PMPI_Grequest_start(query, release, cancel, pending.get(), &pending->request);
-  if (status != MPI_SUCCESS) return status;
-  Pending* const kept = pending.release();  // MPI's, until `release`
-  const MPI_Request theirs = *request = kept->request;
-  ours->start(call_of(contribution, sum, count), [kept, theirs](const Error* error) {
-    if (error != nullptr) kept->code = Preloaded::instance().code_of(*error);
-    PMPI_Grequest_complete(theirs);  // after which `kept` may be gone
+  return guarded(communicator, [&] {
+    CompressedCommunicator* const ours = Preloaded::instance().find(count, type, operation, communicator);
+    if (ours == nullptr) return PMPI_Iallreduce(contribution, sum, count, type, operation, communicator, request);
+    return start(*ours, call_of(contribution, sum, count), request);
   });
-  return MPI_SUCCESS;
 }
 
 #pragma GCC visibility pop

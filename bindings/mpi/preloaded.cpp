@@ -61,17 +61,32 @@ std::string summary(const Statistics& total) {
 }  // namespace
 
 Preloaded& Preloaded::instance() {
-  static Preloaded only;
+  // Never destroyed: where a program exits without MPI_Finalize, threads of ours are at work and other ranks do not
+  // come.
+  static Preloaded& only = *new Preloaded;
   return only;
 }
 
 bool Preloaded::wanted() { return variable() != nullptr; }
 
+void Preloaded::say_that_nothing_is_compressed() noexcept {
+  if (finalized_ || said_.test_and_set()) return;
+  int rank = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank == 0)
+    std::fputs(
+        "tightwire: rank 0: TIGHTWIRE_MPI is set, but nothing is compressed: MPI was initialized by another call than "
+        "MPI_Init or MPI_Init_thread of C (docs/mpi.md)\n",
+        stderr);
+}
+
 void Preloaded::begin() {
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   try {
     agree(variable());
-    const Settings settings = parse_settings(variable());
+    int size = 1;
+    PMPI_Comm_size(MPI_COMM_WORLD, &size);
+    const Settings settings = parse_settings(variable(), size);
     int level = MPI_THREAD_SINGLE;
     PMPI_Query_thread(&level);
     if (level != MPI_THREAD_MULTIPLE)
@@ -85,21 +100,30 @@ void Preloaded::begin() {
   }
 }
 
-void Preloaded::end() {
+void Preloaded::end() noexcept {
   if (!settings_) return;
-  // All at once: ranks may have made them in different orders, and to close one waits for its other ranks.
-  std::vector<std::thread> closing;
-  for (const auto& each : all_) closing.emplace_back([&each] { each->close(); });
-  for (std::thread& each : closing) each.join();
-  Statistics total;
-  for (const auto& each : all_) total += each->statistics();
-  if (settings_->report && rank_ == 0) say(rank_, summary(total));
+  try {
+    // All at once: ranks may have made them in different orders, and to close one waits for its other ranks.
+    std::vector<std::jthread> closing;
+    for (const auto& each : all_) closing.emplace_back([&each] { each->close(); });
+    closing.clear();
+    Statistics total;
+    for (const auto& each : all_) total += each->statistics();
+    if (settings_->report && rank_ == 0) say(rank_, summary(total));
+  } catch (const std::exception& error) {  // no memory, no thread: the other ranks' limits end their wait for this one
+    std::fprintf(stderr, "tightwire: rank %d: MPI_Finalize: %s\n", rank_, error.what());
+  }
   settings_.reset();
+  finalized_ = true;
 }
 
 CompressedCommunicator* Preloaded::find(int count, MPI_Datatype type, MPI_Op operation, MPI_Comm communicator) {
-  if (!settings_ || type != MPI_FLOAT || operation != MPI_SUM || count <= 0 || communicator == MPI_COMM_NULL)
+  if (!settings_) {
+    static const bool past_us = wanted();
+    if (past_us) say_that_nothing_is_compressed();
     return nullptr;
+  }
+  if (type != MPI_FLOAT || operation != MPI_SUM || count <= 0 || communicator == MPI_COMM_NULL) return nullptr;
   if (!settings_->covers(static_cast<std::size_t>(count) * sizeof(float))) return nullptr;
   int inter = 0;
   int size = 1;
@@ -125,14 +149,20 @@ int Preloaded::forget(MPI_Comm /*communicator*/, int /*key*/, void* attribute, v
   return MPI_SUCCESS;
 }
 
-int Preloaded::code_of(const Error& error) {
+int Preloaded::code_of(const char* error) noexcept {
   const std::lock_guard lock(mutex_);
-  say(rank_, error.what());
-  int code = error_class_;
-  if (PMPI_Add_error_code(error_class_, &code) != MPI_SUCCESS) return error_class_;
-  const std::string text = "tightwire: " + std::string(error.what()).substr(0, MPI_MAX_ERROR_STRING - 16);
-  PMPI_Add_error_string(code, text.c_str());
-  return code;
+  try {
+    const auto [at, is_new] = codes_.try_emplace(error, error_class_);
+    if (!is_new) return at->second;
+    say(rank_, error);
+    int code = error_class_;
+    if (PMPI_Add_error_code(error_class_, &code) != MPI_SUCCESS) return error_class_;
+    const std::string text = "tightwire: " + std::string(error).substr(0, MPI_MAX_ERROR_STRING - 16);
+    PMPI_Add_error_string(code, text.c_str());
+    return at->second = code;
+  } catch (const std::exception&) {  // no memory for the text
+    return error_class_;
+  }
 }
 
 }  // namespace tightwire::mpi

@@ -1,4 +1,7 @@
 #pragma once
+#include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,24 +24,28 @@ class Preloaded {
   /// so and ends the job, as there is nobody to return an error to.
   void begin();
   /// Before MPI is finalized.
-  void end();
-  bool has_begun() const { return settings_.has_value(); }
+  void end() noexcept;
 
-  /// Where the sum goes if it is to be compressed, else null. All that decides is the same on all ranks.
+  /// Where the sum goes if it is to be compressed, else null. All that decides is the same on all ranks. Says once
+  /// where TIGHTWIRE_MPI is set and MPI was initialized past `begin`.
   CompressedCommunicator* find(int count, MPI_Datatype type, MPI_Op operation, MPI_Comm communicator);
 
-  /// The error code of MPI whose text this is; says it on stderr as well, since MPI's texts are short.
-  int code_of(const Error& error);
+  /// The error code of MPI whose text this is; new ones are said on stderr as well, since MPI's texts are short.
+  int code_of(const char* error) noexcept;
 
  private:
   CompressedCommunicator& of(MPI_Comm communicator);
   static int forget(MPI_Comm, int, void* attribute, void*);
+  void say_that_nothing_is_compressed() noexcept;
 
   std::optional<Settings> settings_;
   int rank_ = 0;
   int key_ = MPI_KEYVAL_INVALID;
   int error_class_ = MPI_ERR_OTHER;
+  std::atomic_flag said_;
+  bool finalized_ = false;
   std::mutex mutex_;
+  std::map<std::string, int, std::less<>> codes_;  // of texts: MPI has few, and one that failed fails again
   std::vector<std::unique_ptr<CompressedCommunicator>> all_;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <sstream>
 
 #include <tightwire/core_codecs.hpp>
 
@@ -18,7 +17,7 @@ constexpr std::string_view kUsage =
 Error bad(const std::string& why) { return {Errc::invalid_argument, "TIGHTWIRE_MPI: " + why + std::string(kUsage)}; }
 
 /// Words of a Session's specification that make sense for a call without a name, a shape or a step that can be undone.
-constexpr std::array<std::string_view, 4> kOfSessions = {"seed", "timeout", "ranks-per-node", "inside"};
+constexpr std::array<std::string_view, 4> kOfSessions = {"seed", "timeout", "levels", "inside"};
 
 std::size_t number(const std::string& word, std::string_view value) {
   std::size_t parsed = 0;
@@ -30,12 +29,11 @@ std::size_t number(const std::string& word, std::string_view value) {
 
 }  // namespace
 
-Settings parse_settings(std::string_view text) {
+Settings parse_settings(std::string_view text, int ranks) {
   Settings settings;
-  std::istringstream words{std::string(text)};
-  std::string word;
   bool has_codec = false;
-  while (words >> word) {
+  for (const std::string_view each : c::words_of(text)) {
+    const std::string word(each);
     const std::size_t end = word.find('=');
     const std::string name = word.substr(0, end);
     const std::string value = end == std::string::npos ? "" : word.substr(end + 1);
@@ -47,12 +45,12 @@ Settings parse_settings(std::string_view text) {
       if (value != "on" && value != "off") throw bad("\"" + word + "\" must be report=on or report=off");
       settings.report = value == "on";
     } else {
-      const bool codec = end >= word.find_first_of(":+");
+      const bool codec = end >= word.find_first_of(":+(");
       if (codec && has_codec) throw bad("\"" + word + "\" is a second codec");
       if (!codec && std::find(kOfSessions.begin(), kOfSessions.end(), name) == kOfSessions.end())
         throw bad("\"" + word +
                   "\" is not known; known are a codec, threshold=, calls-per-step=, report=, seed=, "
-                  "timeout=, ranks-per-node= and inside=");
+                  "timeout=, levels= and inside=");
       // A Session's specification has its codec first.
       settings.specification = codec ? word + " " + settings.specification : settings.specification + word + " ";
       has_codec = has_codec || codec;
@@ -60,7 +58,8 @@ Settings parse_settings(std::string_view text) {
   }
   if (!has_codec) throw bad("it names no codec");
   if (settings.threshold == 0) throw bad("it names no threshold in bytes");
-  const SessionOptions options = settings.session(1);
+  const SessionOptions options = settings.session(ranks);
+  settings.timeout = options.timeout;
   if (options.codec.spec() == "exact") throw bad("the codec compresses nothing");
   if (options.codec.low_rank()) throw bad("powersgd needs shapes, and MPI knows none");
   if (options.codec.sparse() && settings.calls_per_step == 0)

@@ -51,7 +51,7 @@ inline std::vector<Greeting> exchange_greetings(Transport& transport, std::uint3
   const auto me = static_cast<std::size_t>(transport.rank());
   std::vector<FrameHeader> frames(2 * ranks);
   std::vector<Message> round;
-  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0, 0);
+  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0);
   for (std::size_t peer = 0; peer < ranks; ++peer) {
     if (peer == me) continue;
     FrameHeader header{};
@@ -112,6 +112,15 @@ inline std::vector<std::uint64_t> gather_values(Transport& transport, std::uint6
   return values;
 }
 
+/// The first of `count` consecutive channels that nobody else on this transport has: rank 0's choice. Collective; the
+/// ranks greet each other under `channel`.
+inline std::uint32_t agree_on_channels(Transport& transport, std::uint32_t channel, std::uint32_t count,
+                                       std::chrono::milliseconds limit) {
+  const std::uint64_t first = transport.rank() == 0 ? transport.take_channels(count) : 0;
+  const auto all = detail::exchange_greetings(transport, channel, {first, 0}, limit, "agreeing on channels");
+  return static_cast<std::uint32_t>(all[0].value);
+}
+
 /// The nodes of a job as its transport sees them: ranks that reach each other through memory share one. Collective.
 inline Hierarchy detect_nodes(Transport& transport, const Codec& inside = {},
                               std::chrono::milliseconds limit = std::chrono::seconds(60)) {
@@ -136,7 +145,7 @@ std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::stri
   std::vector<std::string> texts(all.size());
   std::vector<Message> round;
   std::string own = description;
-  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0, 1);
+  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 1);
   for (std::size_t peer = 0; peer < all.size(); ++peer) {
     if (all[peer].value == mine && all[peer].bytes == description.size()) continue;
     if (all[peer].bytes > kLongest)

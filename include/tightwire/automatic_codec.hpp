@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tightwire/agreement.hpp>
 #include <tightwire/calibration.hpp>
+#include <tightwire/parameter_list.hpp>
 #include <tightwire/session_description.hpp>
 
 namespace tightwire {
@@ -29,46 +32,105 @@ inline std::size_t choose_by_time(const std::vector<double>& seconds) {
   return best;
 }
 
+/// Codecs beside the candidates whose costs the model needs: of rules, of exact buffers of 16 bits, inside nodes.
+inline std::vector<Codec> codecs_beside(const std::vector<Codec>& candidates, const SessionOptions& options,
+                                        const std::vector<std::vector<BucketLoad>>& loads) {
+  std::map<std::string, Codec> given;  // those of the user's own are not known by name
+  for (const auto* rules : {&options.policy.rules, &options.policy.exact_by_default})
+    for (const Rule& rule : *rules) {
+      if (rule.codec.automatic()) continue;
+      given.emplace(cost_name(rule.codec), rule.codec);
+      if (const SparseSettings* sparse = rule.codec.sparse())
+        given.emplace(sparse->values->spec(), Codec(sparse->values));
+      if (const LowRankSettings* low_rank = rule.codec.low_rank())
+        given.emplace(low_rank->factors->spec(), Codec(low_rank->factors));
+    }
+  std::map<std::string, Codec> beside;
+  if (options.hierarchy) {
+    given.insert_or_assign(cost_name(options.hierarchy.inside), options.hierarchy.inside);
+    beside.emplace(cost_name(options.hierarchy.inside), options.hierarchy.inside);
+  }
+  for (const std::vector<BucketLoad>& of_candidate : loads)
+    for (const BucketLoad& load : of_candidate)
+      for (const Stage& stage : load)
+        for (const CodecWork& work : stage.work) {
+          const auto known = given.find(work.codec);
+          beside.emplace(work.codec, known != given.end() ? known->second : parse_codec(work.codec));
+        }
+  for (const Codec& candidate : candidates) beside.erase(cost_name(candidate));
+  std::vector<Codec> codecs;
+  for (auto& [name, codec] : beside) codecs.push_back(std::move(codec));
+  return codecs;
+}
+
+/// Seconds of all buckets by the model, of each scaled by `scales` of the codec that has most to do in it: how far the
+/// model was off where that was measured. So buckets that are the same for two candidates take the same time.
+inline double predicted_seconds(const std::vector<BucketLoad>& loads, const std::map<std::string, double>& scales,
+                                const Cluster& cluster, const CodecCosts& costs) {
+  double sum = 0;
+  for (const BucketLoad& load : loads) {
+    std::map<std::string, double> bytes;
+    for (const Stage& stage : load)
+      for (const CodecWork& work : stage.work) bytes[work.codec] += work.encoded + work.combined + work.decoded;
+    const auto most =
+        std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto scale = most == bytes.end() ? scales.end() : scales.find(most->first);
+    sum += seconds_of(load, cluster, costs) * (scale == scales.end() ? 1 : scale->second);
+  }
+  return sum;
+}
+
 }  // namespace detail
 
 /// The codec of `Auto`: measures links and candidates on the ranks of this job, at the size of its largest bucket,
 /// predicts the time of all buckets with each by the cost model, and takes exact unless another one is faster by a
-/// tenth, and by 20 us. Collective; every rank takes what rank 0
-/// found. `channel` is the one on which the Session will agree on its plan. Throws what `agree` and a Session throw.
+/// tenth, and by 20 us. Other codecs that the parameters ask for (by rules, by type, inside nodes) are measured too.
+/// Collective; every rank takes what rank 0 found. `channel` is the one on which the Session will agree on its plan.
+/// Throws what `agree` and a Session throw.
 template <class SessionType>
 Codec choose_codec(const std::shared_ptr<Transport>& transport, std::uint32_t channel, SessionOptions options,
-                   const std::vector<Parameter>& parameters) {
-  const std::vector<Codec> candidates = detail::automatic_candidates();
-  // Ranks that were given other codecs or parameters are found here, rather than measured with.
+                   const ParameterList& list) {
+  std::vector<Codec> codecs = detail::automatic_candidates();
+  const std::vector<std::vector<ParameterId>> declared = list.declared();
+  // Ranks that were given other codecs, parameters or buckets are found here, rather than measured with.
   std::string question = "codec auto, still to be chosen\n";
-  for (const Parameter& parameter : parameters) question += "parameter " + detail::describe(parameter) + "\n";
+  for (const Parameter& parameter : list.parameters()) question += "parameter " + detail::describe(parameter) + "\n";
+  for (const std::vector<ParameterId>& bucket : declared) {
+    question += "bucket of parameters";
+    for (const ParameterId id : bucket) question += " " + std::to_string(id);
+    question += "\n";
+  }
   agree(*transport, channel, question, options.timeout);
-  std::size_t largest = 0, whole = 0;
-  for (const Parameter& parameter : parameters) {
-    if (parameter.operation != Operation::all_reduce) continue;
-    whole += parameter.count * element_bytes(parameter.type);
-    largest = std::max(largest, parameter.count * element_bytes(parameter.type));
+  const ParameterList filled =
+      detail::filled_list(list.parameters(), declared, transport->size(), options.bucket_bytes);
+  std::size_t largest = 0;  // of fp32
+  for (const Bucket& bucket : filled.buckets()) {
+    std::size_t bytes = 0;
+    for (const ParameterId id : bucket.parameters)
+      if (const Parameter& parameter = list.parameters()[id]; parameter.operation == Operation::all_reduce)
+        bytes += parameter.count * sizeof(float);
+    largest = std::max(largest, bytes);
   }
-  if (transport->size() < 2 || whole == 0) return candidates.front();
+  if (transport->size() < 2 || largest == 0) return codecs.front();
+  std::vector<std::vector<BucketLoad>> loads;
+  for (const Codec& candidate : codecs) {
+    options.codec = candidate;
+    loads.push_back(simulate(options, list.parameters(), transport->size(), 1, 0, declared));
+  }
+  for (Codec& codec : detail::codecs_beside(codecs, options, loads)) codecs.push_back(std::move(codec));
   constexpr double kMostSeconds = 0.1;
-  const std::size_t bytes = std::max(largest, std::min(whole, options.bucket_bytes));
-  const int repeats = bytes < (std::size_t{1} << 20) ? 15 : 4;  // what is short is disturbed by more
-  const Calibration calibration =
-      calibrate<SessionType>(transport, options, candidates, {bytes}, kMostSeconds, repeats);
+  const int repeats = largest < (std::size_t{1} << 20) ? 15 : 4;  // what is short is disturbed by more
+  const Calibration calibration = calibrate<SessionType>(transport, options, codecs, {largest}, kMostSeconds, repeats);
   const Cluster cluster{transport->size(), 1, calibration.link, calibration.link};
+  std::map<std::string, double> scales;
+  for (std::size_t i = 0; i < codecs.size(); ++i)
+    scales[detail::cost_name(codecs[i])] =
+        calibration.trials[i].seconds / seconds_of(calibration.trials[i].load, cluster, calibration.costs);
   std::vector<double> seconds;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const Trial& trial = calibration.trials[i];
-    options.codec = candidates[i];
-    // Scaled so that the model agrees with what was measured.
-    const double scale = trial.seconds / seconds_of(trial.load, cluster, calibration.costs);
-    double sum = 0;
-    for (const BucketLoad& load : simulate(options, parameters, transport->size(), 1))
-      sum += seconds_of(load, cluster, calibration.costs);
-    seconds.push_back(scale * sum);
-  }
+  for (const std::vector<BucketLoad>& of_candidate : loads)
+    seconds.push_back(detail::predicted_seconds(of_candidate, scales, cluster, calibration.costs));
   const auto chosen = static_cast<std::uint64_t>(detail::choose_by_time(seconds));
-  return candidates[gather_values(*transport, chosen, options.timeout).front()];
+  return codecs[gather_values(*transport, chosen, options.timeout).front()];
 }
 
 }  // namespace tightwire

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <tightwire/detail/float_environment.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/hierarchical_plan.hpp>
@@ -63,6 +64,12 @@ struct Bucket {
 
   /// In the order of the operation's reductions, of which empty parts have none.
   std::array<BucketPart*, 4> parts() { return {&blocks, &chosen, &drawn, &matrices}; }
+
+  /// See Reduction. Not while the bucket is under way.
+  void settle_residuals() const {
+    const detail::FloatEnvironment environment;
+    for (const auto& reduction : operation.reductions) reduction->settle_residuals();
+  }
 
   mutable Engine::Operation operation;
   std::uint32_t sequence = 0;  ///< reductions begun

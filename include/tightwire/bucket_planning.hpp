@@ -28,7 +28,8 @@ struct ParameterMemory {
   static constexpr ErrorMemory::Region kNone = static_cast<ErrorMemory::Region>(-1);
   ErrorMemory::Region residual = kNone;
   ErrorMemory::Region momentum = kNone;
-  std::string basis;  ///< of the residual, see Coder::residual_basis
+  std::string basis;       ///< of the residual, see Coder::residual_basis
+  std::string sums_basis;  ///< of those of sums, a node's or all ranks'; another one over nodes
 };
 
 /// Decides how the parameters of a bucket are reduced, and what memory that takes.
@@ -39,6 +40,9 @@ class BucketPlanning {
     if (!options.hierarchy) return;
     nodes_ = nodes_of(options.hierarchy, ranks_);
     inside_ = options.hierarchy.inside.coder(ElementType::f32);
+    if (inside_->stochastic(true))
+      throw Error(Errc::unsupported, "rank " + std::to_string(rank_) + ": seal: inside a node " + inside_->spec() +
+                                         " would round stochastically, which only codecs across nodes do");
   }
 
   /// Throws Error(invalid_argument) for top-k or random-k without error feedback.
@@ -73,28 +77,28 @@ class BucketPlanning {
   /// Sums inside a node are kept in the buffer, and 16 bits would round them. Elements that are chosen or drawn, and
   /// factors, go flat; so does what is small enough for a single round.
   bool goes_through_nodes(const Bucket& bucket, const std::vector<Parameter>& parameters) const {
-    if (nodes_.ranks.size() < 2 || nodes_.per_node() < 2) return false;
-    std::size_t wire = 0;
+    if (nodes_.ranks.size() < 2 || nodes_.largest() < 2) return false;
+    std::size_t wire = 0, blocks = 0;
     for (const std::size_t id : bucket.parameters) {
       const Codec& codec = options_.policy.choose(parameters[id], options_.codec);
       if (parameters[id].type != ElementType::f32 || codec.sparse() != nullptr || codec.low_rank() != nullptr)
         return false;
-      wire += codec.coder(ElementType::f32)->wire_bytes(parameters[id].count);
+      const auto coder = codec.coder(ElementType::f32);
+      wire += coder->wire_bytes(parameters[id].count);
+      blocks += (parameters[id].count + coder->block() - 1) / coder->block();
     }
     return options_.plan.algorithm == Algorithm::two_shot ||
-           (options_.plan.algorithm == Algorithm::automatic && wire > options_.plan.one_shot_bytes);
+           (options_.plan.algorithm == Algorithm::automatic && !one_round_pays(wire, blocks, ranks_, options_.plan));
   }
   void plan_hierarchy(Bucket& bucket) {
-    const auto [node, place] = nodes_.place_of(rank_);
     bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
-    bucket.hierarchical_plan = make_hierarchical_plan(bucket.planned, nodes_, place, inside_, options_.plan);
+    bucket.hierarchical_plan = make_hierarchical_plan(bucket.planned, nodes_, rank_, inside_, options_.plan);
     bucket.stages.resize(2);
     if (!options_.error_feedback) return;
     const HierarchicalPlan& plan = bucket.hierarchical_plan;
     bucket.stage_regions = {memory_.add(plan.across_elements), memory_.add(plan.inside_elements)};
-    const std::size_t owned = plan.sum.algorithm == Algorithm::two_shot ? plan.sum.owned[node] : 0;
-    bucket.has_owner_residual = owned != 0;
-    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
+    bucket.has_owner_residual = plan.owned != 0;
+    if (bucket.has_owner_residual) bucket.owner_region = memory_.add(plan.owned);
   }
 
   void add(Bucket& bucket, std::size_t position, const Parameter& parameter, ParameterMemory& memory,
@@ -128,6 +132,7 @@ class BucketPlanning {
     const Coder& first = hierarchical ? *inside_ : *coder;  // that our gradient meets
     if (options_.error_feedback && !first.lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
     memory.basis = first.residual_basis();
+    memory.sums_basis = coder->residual_basis();
     const bool stochastic = coder->stochastic(options_.error_feedback);
     bucket.blocks.add(position);
     bucket.planned.push_back({parameter.count, parameter.type, std::move(coder), number, stochastic});
@@ -156,7 +161,7 @@ class BucketPlanning {
     if (!options_.error_feedback || coder->lossless(parameter.type)) return;
     const std::size_t own = bucket.planned[static_cast<std::size_t>(rank_)].count;
     memory.residual = memory_.add(bucket.plan.contributes() ? parameter.count : own);
-    memory.basis = coder->residual_basis();
+    memory.basis = memory.sums_basis = coder->residual_basis();
   }
 
   /// What is sent whole goes into the messages of the factors.
@@ -197,11 +202,21 @@ class BucketPlanning {
   std::shared_ptr<const Coder> inside_;
 };
 
-/// Channels of a Session's reductions, one per kind, so that their messages never meet.
+/// Channels of a Session's reductions, one per bucket and kind, so that their messages never meet: of the first bucket,
+/// and those of the others behind it.
 struct Channels {
-  std::uint32_t blocks = 0, sparse = 0, random = 0;
-  std::array<std::uint32_t, 3> low_rank = {};   ///< left factors, right factors, whole matrices
-  std::array<std::uint32_t, 3> hierarchy = {};  ///< scattered inside nodes, across nodes, gathered inside
+  static constexpr std::uint32_t kKinds = 9;
+
+  Channels(std::uint32_t first, std::uint32_t buckets)
+      : blocks(first),
+        sparse(first + buckets),
+        random(first + 2 * buckets),
+        low_rank{first + 3 * buckets, first + 4 * buckets, first + 5 * buckets},
+        hierarchy{first + 6 * buckets, first + 7 * buckets, first + 8 * buckets} {}
+
+  std::uint32_t blocks, sparse, random;
+  std::array<std::uint32_t, 3> low_rank;   ///< left factors, right factors, whole matrices
+  std::array<std::uint32_t, 3> hierarchy;  ///< scattered inside nodes, across nodes, gathered inside
 };
 
 /// Plans all buckets of a Session.
@@ -217,7 +232,7 @@ template <class Once = void>  // see core_session.hpp
 void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerprint, std::uint32_t number,
                      const Channels& channels, const SessionOptions& options) {
   const float divisor = options.average ? static_cast<float>(transport.size()) : 1.0f;
-  const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel, number}; };
+  const auto identity = [&](std::uint32_t channel) { return FrameIdentity{fingerprint, channel + number, number}; };
   auto& reductions = bucket.operation.reductions;
   if (!bucket.hierarchical_plan.empty())
     reductions.push_back(std::make_unique<HierarchicalReduction>(

@@ -33,6 +33,8 @@ struct Calibration {
   LinkCost link;
   CodecCosts costs;
   std::vector<Trial> trials;
+  bool shares_memory = false;  ///< `link` is of ranks that reach each other through memory, and tells of no network
+  int ranks_per_core = 0;      ///< on the fullest core; 0: not known
 };
 
 /// A matrix about as long as it is wide.
@@ -61,7 +63,9 @@ inline void fill_like_gradient(std::span<float> gradient, int rank) {
   for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = gradient_like(rank, i);
 }
 
-/// Only codecs of blocks have all three costs; of others all but their values' and factors' goes to `encode`.
+/// Only codecs of blocks have all three costs; of others all but their values' and factors' goes to `encode`. Forming
+/// sums includes encodings, which are taken to cost what others do; adding, what is left, but no less than half of
+/// decoding, which reads as much and writes what it read.
 inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Statistics& statistics) {
   CodecWork total;
   for (const Stage& stage : load)
@@ -69,6 +73,7 @@ inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Stati
       const bool own = (codec.sparse() == nullptr && codec.low_rank() == nullptr) || work.codec == codec.spec();
       if (!own) continue;
       total.encoded += work.encoded;
+      total.encoded_in_sums += work.encoded_in_sums;
       total.combined += work.combined;
       total.decoded += work.decoded;
     }
@@ -76,8 +81,10 @@ inline CodecCost cost_of(const Codec& codec, const BucketLoad& load, const Stati
   if (codec.sparse() != nullptr || codec.low_rank() != nullptr)
     return {each(statistics.encode_seconds + statistics.combine_seconds + statistics.decode_seconds, total.encoded), 0,
             0};
-  return {each(statistics.encode_seconds, total.encoded), each(statistics.combine_seconds, total.combined),
-          each(statistics.decode_seconds, total.decoded)};
+  const double encode = each(statistics.encode_seconds, total.encoded - total.encoded_in_sums);
+  const double decode = each(statistics.decode_seconds, total.decoded);
+  const double combine = each(statistics.combine_seconds - encode * total.encoded_in_sums, total.combined);
+  return {encode, std::max(combine, decode / 2), decode};
 }
 
 /// Under which name the model knows what a codec of `SessionOptions` costs.
@@ -96,6 +103,7 @@ void measure_codec(const std::shared_ptr<Transport>& transport, SessionOptions o
   options.policy = {.rules = {}, .exact_by_default = {}};
   options.bucket_bytes = elements * sizeof(float);
   options.momentum = {};
+  options.observer = {};  // is for the Session that the measurement is for
   options.nonfinite = NonFinitePolicy::propagate;
   SessionType session(transport, options);
   session.add("trial", matrix_of(elements));
@@ -175,12 +183,18 @@ template <class SessionType>
 Calibration calibrate(const std::shared_ptr<Transport>& transport, const SessionOptions& options,
                       const std::vector<Codec>& codecs, const std::vector<std::size_t>& bucket_bytes,
                       double most_seconds, int repeats) {
-  Calibration calibration{
-      .ranks = transport->size(), .link = measure_link(*transport, 0.02, options.timeout), .costs = {}, .trials = {}};
+  Calibration calibration{.ranks = transport->size(),
+                          .link = measure_link(*transport, 0.02, options.timeout),
+                          .costs = {},
+                          .trials = {},
+                          .shares_memory = transport->shares_memory()};
   for (const Codec& codec : codecs) {
     bool measured = false;
     for (const std::size_t bytes : bucket_bytes) {
       std::size_t elements = std::max<std::size_t>(bytes / sizeof(float), 1);
+      // An odd number makes no matrix, and what is no matrix has no factors.
+      constexpr std::size_t kMatrix = 4096;
+      if (codec.low_rank() != nullptr) elements = (elements + kMatrix - 1) / kMatrix * kMatrix;
       SessionOptions with = options;
       with.codec = codec;
       const auto wire_seconds = [&] {

@@ -40,6 +40,7 @@ class CodecReader {
 
   Codec read() {
     if (text_ == "auto") return Auto{};
+    if (text_.starts_with("hier(")) throw fail("is for a whole Session, where its first codec is named");
     if (const std::string_view first = text_.substr(0, text_.find_first_of(":+"));
         first == "topk" || first == "randomk")
       return read_sparse();

@@ -9,7 +9,7 @@
 #define TIGHTWIRE_SESSION_PARTS(what)                                                                       \
   what std::uint64_t agree<void>(Transport&, std::uint32_t, const std::string&, std::chrono::milliseconds); \
   what Codec choose_codec<Session>(const std::shared_ptr<Transport>&, std::uint32_t, SessionOptions,        \
-                                   const std::vector<Parameter>&);                                          \
+                                   const ParameterList&);                                                   \
   what void plan_buckets<void>(std::deque<Bucket>&, const std::vector<Parameter>&, const SessionOptions&,   \
                                const Transport&, ErrorMemory&, std::vector<ParameterMemory>&);              \
   what void make_reductions<void>(Bucket&, Transport&, std::uint64_t, std::uint32_t, const Channels&,       \

@@ -24,8 +24,8 @@ struct LinkCost {
 
 /// What a codec costs per byte of fp32 gradient that it is given, or makes.
 struct CodecCost {
-  double encode_seconds = 0;   ///< a contribution
-  double combine_seconds = 0;  ///< of each contribution to a sum, and of the encoded sum
+  double encode_seconds = 0;   ///< a contribution, or a sum
+  double combine_seconds = 0;  ///< adding another rank's contribution to a sum
   double decode_seconds = 0;
 };
 
@@ -65,6 +65,7 @@ class CodecCosts {
 struct CodecWork {
   std::string codec;
   double encoded = 0, combined = 0, decoded = 0;
+  double encoded_in_sums = 0;  ///< of `encoded`: while sums are formed, the owner's own contribution and the sum
 };
 
 struct Sent {
@@ -81,6 +82,7 @@ struct Sent {
 struct Stage {
   int rounds = 1;           ///< of messages that wait for each other
   double chunks = 1;        ///< that follow each other
+  double windows = 1;       ///< of chunks under way together, that follow each other
   double bucket_bytes = 0;  ///< of gradient
   Sent inside, across;      ///< to ranks of the same node, and to others
   std::vector<CodecWork> work;
@@ -114,9 +116,11 @@ struct StageTime {
 ///     latency  rounds x the latency of the slowest link used
 ///     wire     messages x their cost + bytes / rate, across times the ranks that share the link
 ///     codec    work x cost
-///     seconds  latency + max(wire, codec) + min(wire, codec) x (1 - overlap x (1 - 1 / chunks))
+///     seconds  latency + max(wire, codec) + min(wire, codec) x (1 - overlap x (1 - 1 / chunks)),
+///              but no less than windows x latency
 ///
 /// The last term is what cannot hide: of a single chunk nothing does, since it is encoded, sent and decoded in turn.
+/// Where messages are short, what counts is that a window of chunks begins when the one before has arrived.
 inline StageTime time_of(const Stage& stage, const Cluster& cluster, const CodecCosts& costs) {
   StageTime time;
   double overlap = 1;
@@ -136,6 +140,7 @@ inline StageTime time_of(const Stage& stage, const Cluster& cluster, const Codec
   }
   const double hidden = overlap * (1 - 1 / std::max(stage.chunks, 1.0));
   time.seconds = time.latency + std::max(time.wire, time.codec) + std::min(time.wire, time.codec) * (1 - hidden);
+  time.seconds = std::max(time.seconds, stage.windows * time.latency);
   return time;
 }
 

@@ -39,6 +39,10 @@ class Coder {
   virtual bool lossless(ElementType type) const noexcept = 0;
   virtual bool stochastic(bool error_feedback) const noexcept = 0;
 
+  /// Loads its kernels into the current device. CUDA does so at the first launch otherwise, and may wait there for
+  /// what is under way, which may wait for other ranks. A Session does it in `seal`.
+  virtual void load() const {}
+
   /// data + residual -> wire. The number of non-finite elements is added to `*nonfinite`, unless that is null.
   virtual void encode(ElementType type, const tightwire::Coder::Encode& job, std::uint64_t* nonfinite,
                       Stream stream) const = 0;

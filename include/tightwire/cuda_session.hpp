@@ -52,6 +52,8 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// `seal`, `synchronize`, `save`, `restore`, and `commit` under a policy of non-finite elements that has to know
 /// whether there were any.
 ///
+/// `all_reduce`, `start` and `wait` refuse a stream that is captured. Other streams may be, by any thread.
+///
 /// Every step starts buckets alike on every rank: all of them in turn, from the first on. One thread at a time may call
 /// it, except that one may wait for handles while another one starts further buckets. Errors of the device and of peers
 /// are found late: by the first call after they happened, by `synchronize` at the latest. They close the Session.
@@ -65,7 +67,8 @@ class Session {
   explicit Session(std::shared_ptr<Transport> transport, SessionOptions options = {}, MakeCoder make = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  /// Waits for what is under way, no longer than the timeout.
+  /// Waits for what is under way, no longer than the timeout; then gives it up, and waits as long for its end. Where a
+  /// stream of the caller's holds it up even then, its memory is left to the device.
   ~Session();
 
   /// As in tightwire::Session.

@@ -34,13 +34,16 @@ class Transport {
   /// `timeout`: how long a round may take once its turn has come.
   virtual std::shared_ptr<Transport> open_channel(std::chrono::milliseconds timeout) = 0;
 
-  /// Puts a round on a stream, all its messages side by side, and returns at once. The n-th send to a peer meets its
-  /// n-th receive from us, and both have as many bytes; tags say nothing. Memory is the device's.
+  /// Puts a round on a stream, all its messages side by side, and returns when it is there: it does not wait for the
+  /// device, unless too many rounds are under way, which a transport may set a limit to. The n-th send to a peer meets
+  /// its n-th receive from us, and both have as many bytes; tags say nothing. Memory is the device's.
   virtual void post(std::span<const Message> round, Stream stream) = 0;
   /// Throws what went wrong since, if anything did. Waits for nothing.
   virtual void check() = 0;
   /// Gives up: rounds that are under way end, with nothing of use in their memory.
   virtual void abort(std::string_view reason) noexcept = 0;
+  /// Memory of its own is not freed when it ends, for a device that does not come to the end of its rounds.
+  virtual void leave_memory() noexcept {}
 
   /// Bytes that rounds so far have put through memory of the host, sent and received.
   virtual std::uint64_t staged_bytes() const noexcept { return 0; }

@@ -26,6 +26,7 @@ class Engine {
     TimePoint began, ended;
     TimePoint progressed;
     Statistics statistics;
+    double busy_seconds = 0;  ///< see StepStatistics: of this operation what no other one counts
 
     bool advance() {
       bool progressed_now = false;
@@ -74,6 +75,7 @@ class Engine {
       operation.running = true;
       operation.error = nullptr;
       operation.began = operation.progressed = Clock::now();
+      if (arrived_.empty() && active_.empty()) busy_since_ = operation.began;
       arrived_.push_back(&operation);
       if (background && !thread_.joinable()) thread_ = std::thread([this] { work(); });
       background_ = background_ || background;
@@ -151,14 +153,18 @@ class Engine {
       active_.insert(active_.end(), arrived_.begin(), arrived_.end());
       arrived_.clear();
     }
+    const TimePoint now = Clock::now();
+    const auto seconds = [&](TimePoint from) { return std::chrono::duration<double>(now - from).count(); };
     const auto ended = [&](Operation* operation) {
       if (!failure && !operation->finished()) return false;
       Statistics& s = operation->statistics = {};
       for (const auto& reduction : operation->reductions) s += reduction->statistics();
       s.calls = 1;
-      operation->ended = Clock::now();
-      const double took = std::chrono::duration<double>(operation->ended - operation->began).count();
-      s.wire_seconds = std::max(0.0, took - s.encode_seconds - s.combine_seconds - s.decode_seconds);
+      operation->ended = now;
+      s.wire_seconds =
+          std::max(0.0, seconds(operation->began) - s.encode_seconds - s.combine_seconds - s.decode_seconds);
+      operation->busy_seconds = seconds(busy_since_);
+      busy_since_ = now;
       operation->error = failure;
       operation->running = false;
       return true;
@@ -186,6 +192,7 @@ class Engine {
   std::thread thread_;
   std::vector<Operation*> arrived_;
   std::vector<Operation*> active_;  // touched by the driver alone
+  TimePoint busy_since_;            // operations are under way since then, or one has ended
   bool driving_ = false;
   bool background_ = false;
   bool stopping_ = false;

@@ -33,12 +33,13 @@ static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHea
 
 inline constexpr std::uint32_t kFrameMagic = 0x46525754;  // "TWRF"
 
-/// Tag of a message: 8 bits channel, 2 round, 14 bucket, 8 sequence, 16 chunk. Fields wrap; the header has them in
-/// full.
-constexpr std::uint64_t message_tag(std::uint32_t channel, FrameKind kind, std::uint32_t bucket, std::uint32_t sequence,
+/// Tag of a message: the upper 8 of 22 bits of channel, 2 of kind, the other 14 of channel, 8 of sequence, 16 of chunk.
+/// Fields wrap. The header has sequence and chunk in full; of the channel it has nothing, but frames of another Session
+/// or bucket are told by fingerprint and bucket.
+constexpr std::uint64_t message_tag(std::uint32_t channel, FrameKind kind, std::uint32_t sequence,
                                     std::uint32_t chunk) {
-  return (std::uint64_t{channel & 0xffu} << 40) | (std::uint64_t{static_cast<unsigned>(kind) & 3u} << 38) |
-         (std::uint64_t{bucket & 0x3fffu} << 24) | (std::uint64_t{sequence & 0xffu} << 16) | (chunk & 0xffffu);
+  return (std::uint64_t{channel >> 14 & 0xffu} << 40) | (std::uint64_t{static_cast<unsigned>(kind) & 3u} << 38) |
+         (std::uint64_t{channel & 0x3fffu} << 24) | (std::uint64_t{sequence & 0xffu} << 16) | (chunk & 0xffffu);
 }
 
 namespace frame {

@@ -4,6 +4,7 @@
 // faster.
 #include <tightwire/agreement.hpp>
 #include <tightwire/codec.hpp>
+#include <tightwire/consistency.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/policy.hpp>

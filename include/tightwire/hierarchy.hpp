@@ -22,8 +22,13 @@ struct Hierarchy {
   std::vector<int> node_of_rank = {};
   /// How messages inside a node are encoded; the policy's codecs are for those across.
   Codec inside = {};
+  /// The nodes are found by the transport when a Session is sealed, and `node_of_rank` is not looked at.
+  bool automatic = false;
 
-  explicit operator bool() const { return !node_of_rank.empty(); }
+  explicit operator bool() const { return automatic || !node_of_rank.empty(); }
+
+  /// Ranks that reach each other through memory share a node.
+  static Hierarchy of_transport(const Codec& inside = {}) { return {.inside = inside, .automatic = true}; }
 
   /// Ranks 0 .. n - 1 on the first node, and so on. Throws Error(invalid_argument) for ranks that do not divide up.
   static Hierarchy of_equal_nodes(int ranks, int ranks_per_node, const Codec& inside = {}) {
@@ -41,19 +46,28 @@ struct Nodes {
   std::vector<std::vector<int>> ranks;  ///< by node, in order of their first ranks; each ascending
 
   std::size_t nodes() const { return ranks.size(); }
-  std::size_t per_node() const { return ranks.front().size(); }
+  /// Ranks of the node with the most.
+  std::size_t largest() const {
+    std::size_t most = 0;
+    for (const auto& node : ranks) most = std::max(most, node.size());
+    return most;
+  }
+  /// "2" where all have two, else "3+1".
+  std::string sizes() const {
+    std::string text;
+    bool even = true;
+    for (const auto& node : ranks) {
+      text += (text.empty() ? "" : "+") + std::to_string(node.size());
+      even = even && node.size() == ranks.front().size();
+    }
+    return even ? std::to_string(ranks.front().size()) : text;
+  }
   /// Node of a rank, and its place there.
   std::pair<std::size_t, std::size_t> place_of(int rank) const {
     for (std::size_t node = 0; node < ranks.size(); ++node)
       for (std::size_t place = 0; place < ranks[node].size(); ++place)
         if (ranks[node][place] == rank) return {node, place};
     return {0, 0};
-  }
-  /// Those who are at the same place of every node.
-  std::vector<int> across(std::size_t place) const {
-    std::vector<int> those;
-    for (const auto& node : ranks) those.push_back(node[place]);
-    return those;
   }
   std::string describe() const {
     std::string text;
@@ -65,8 +79,7 @@ struct Nodes {
   }
 };
 
-/// Throws Error(invalid_argument) for another number of ranks than the transport has, Error(unsupported) for nodes with
-/// different numbers of ranks.
+/// Throws Error(invalid_argument) for another number of ranks than the transport has.
 inline Nodes nodes_of(const Hierarchy& hierarchy, int ranks) {
   const auto& node_of = hierarchy.node_of_rank;
   if (node_of.size() != static_cast<std::size_t>(ranks))
@@ -83,10 +96,6 @@ inline Nodes nodes_of(const Hierarchy& hierarchy, int ranks) {
     }
     nodes.ranks[at].push_back(rank);
   }
-  for (const auto& node : nodes.ranks)
-    if (node.size() != nodes.per_node())
-      throw Error(Errc::unsupported, "hierarchy: nodes must have equal numbers of ranks, and have " + nodes.describe() +
-                                         "; leave the hierarchy out, or use as many ranks on every node");
   return nodes;
 }
 

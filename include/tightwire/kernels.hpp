@@ -2,6 +2,7 @@
 // The loops that are not those of one codec: of buffers, top-k, momentum and PowerSGD.
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/find_large.hpp>
+#include <tightwire/low_rank/cholesky_qr.hpp>
 #include <tightwire/low_rank/column_sums.hpp>
 #include <tightwire/low_rank/products.hpp>
 
@@ -23,4 +24,7 @@
   X(low_rank::DotProduct<float>)    \
   X(low_rank::DotProduct<double>)   \
   X(low_rank::SubtractMultiple)     \
-  X(low_rank::RoundMultiple)
+  X(low_rank::RoundMultiple)        \
+  X(low_rank::GramMatrix)           \
+  X(low_rank::InvertCholesky)       \
+  X(low_rank::MultiplyTriangular)

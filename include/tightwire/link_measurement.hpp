@@ -46,6 +46,18 @@ class JointClock {
 
 namespace detail {
 
+/// Sizes of the messages by which the rate is measured, ascending: up to 4 MiB, and of a job of many ranks no more than
+/// fit into 64 MiB together both ways, or 4 KiB each.
+inline std::vector<std::size_t> message_sizes(int ranks) {
+  constexpr std::size_t kMemory = std::size_t{32} << 20;
+  const std::size_t largest = std::clamp<std::size_t>(std::bit_floor(kMemory / static_cast<std::size_t>(ranks)),
+                                                      std::size_t{1} << 12, std::size_t{1} << 22);
+  std::vector<std::size_t> sizes;
+  for (std::size_t bytes = std::size_t{1} << 14; bytes < largest; bytes *= 4) sizes.push_back(bytes);
+  sizes.push_back(largest);
+  return sizes;
+}
+
 /// Messages of every rank to every other, all at once.
 class AllToAll {
  public:
@@ -63,11 +75,12 @@ class AllToAll {
 
   /// `count` messages of `bytes` each to and from every peer; together no more than the largest.
   void exchange(std::size_t count, std::size_t bytes) {
+    if (count * bytes > stride_) throw Error(Errc::internal, "measuring the link: messages of more than its memory");
     round_.clear();
     for (std::size_t i = 0; i < count; ++i)
       for (int peer = 0; peer < transport_.size(); ++peer) {
         if (peer == transport_.rank()) continue;
-        const std::uint64_t tag = message_tag(channel_, FrameKind::contribution, 0, 0, static_cast<std::uint32_t>(i));
+        const std::uint64_t tag = message_tag(channel_, FrameKind::greeting, 0, static_cast<std::uint32_t>(i));
         const auto at = static_cast<std::size_t>(peer);
         const auto ranks = static_cast<std::size_t>(transport_.size());
         round_.push_back(
@@ -94,12 +107,11 @@ class AllToAll {
 inline LinkCost measure_link(Transport& transport, double seconds = 0.02,
                              std::chrono::milliseconds limit = std::chrono::seconds(60)) {
   if (transport.size() < 2) throw Error(Errc::invalid_argument, "measure_link: one rank alone has no link");
-  constexpr std::size_t kSmall = 64, kMany = 16, kMemory = std::size_t{32} << 20;
-  const std::size_t largest = std::clamp<std::size_t>(
-      std::bit_floor(kMemory / static_cast<std::size_t>(transport.size())), std::size_t{1} << 18, std::size_t{1} << 22);
+  constexpr std::size_t kSmall = 64, kMany = 16;
+  const std::vector<std::size_t> sizes = detail::message_sizes(transport.size());
   constexpr int kTries = 9, kTimes = 10;
   JointClock clock(transport, limit);
-  detail::AllToAll traffic(transport, largest, limit);
+  detail::AllToAll traffic(transport, sizes.back(), limit);
   const double peers = transport.size() - 1;
   LinkCost link;
   // Other work on the machine only adds to a time.
@@ -120,10 +132,12 @@ inline LinkCost measure_link(Transport& transport, double seconds = 0.02,
   link.latency_seconds = std::max(1e-9, one - peers * link.message_seconds);
 
   // As many bytes as take long enough; shaped links let the first ones through at once, so only the last of them count.
-  std::size_t bytes = std::size_t{1} << 14;
+  std::size_t bytes = 0;
   const auto exchange = [&] { traffic.exchange(1, bytes); };
-  while (clock.seconds(exchange) < seconds && bytes < largest) bytes *= 4;
-  bytes = std::min(bytes, largest);
+  for (const std::size_t size : sizes) {
+    bytes = size;
+    if (clock.seconds(exchange) >= seconds) break;
+  }
   const double rest = fastest(5, exchange) - link.latency_seconds - peers * link.message_seconds;
   link.bytes_per_second = peers * static_cast<double>(bytes) / std::max(rest, 1e-9);
   return link;

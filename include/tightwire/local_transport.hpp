@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <tightwire/round_pool.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire::local {
@@ -37,7 +38,7 @@ class Exchange {
     std::uint64_t tag;
     std::byte* data;
     std::size_t bytes;
-    std::size_t* left;  ///< messages the round of this half still waits for
+    std::size_t* left;  ///< messages the round of this side still waits for
   };
   struct Inbox {
     std::vector<Pending> sends;
@@ -74,8 +75,8 @@ class LocalTransport final : public Transport {
   bool shares_memory() const noexcept override { return true; }
 
   void detach(std::span<std::byte> memory) noexcept override {
-    withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& half) {
-      return half.data >= memory.data() && half.data < memory.data() + memory.size();
+    withdraw("it took away memory that unfinished messages use", [&](const Exchange::Pending& pending) {
+      return overlap(memory, {pending.data, pending.bytes});
     });
   }
 
@@ -84,37 +85,36 @@ class LocalTransport final : public Transport {
     const std::lock_guard lock(exchange_->mutex);
     require_open();
     require_all_present();
-    const std::size_t slot = free_slot();
-    Round& mine = rounds_[slot];
+    Round& mine = rounds_.open();
     mine.left = round.size();
-    mine.busy = true;
-    ++mine.generation;
     for (const Message& message : round) {
       const bool sending = message.kind == Message::Kind::send;
-      const Exchange::Pending half{sending ? rank_ : message.peer,
+      const Exchange::Pending side{sending ? rank_ : message.peer,
                                    sending ? message.peer : rank_,
                                    message.tag,
                                    message.data,
                                    message.bytes,
                                    &mine.left};
-      Exchange::Inbox& inbox = exchange_->inbox(half.to);
-      meet(half, sending ? inbox.receives : inbox.sends, sending ? inbox.sends : inbox.receives, sending);
+      Exchange::Inbox& inbox = exchange_->inbox(side.to);
+      meet(side, sending ? inbox.receives : inbox.sends, sending ? inbox.sends : inbox.receives, sending);
     }
     ++exchange_->events;
     exchange_->changed.notify_all();
-    return (mine.generation << 16) | (slot + 1);
+    return RoundPool<Round>::ticket(mine);
   }
 
   bool done(Ticket ticket) override {
     if (ticket == 0) return true;
     const std::lock_guard lock(exchange_->mutex);
     require_open();
-    Round& round = find(ticket);
-    if (round.left != 0) {
+    Round* const round = rounds_.find(ticket);
+    if (round == nullptr)
+      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never posted");
+    if (round->left != 0) {
       require_all_present();  // what arrived before a rank was lost still counts
       return false;
     }
-    round.busy = false;
+    rounds_.close(*round);
     return true;
   }
 
@@ -133,18 +133,14 @@ class LocalTransport final : public Transport {
 
   std::string waiting_for(Ticket ticket) const override {
     const std::lock_guard lock(exchange_->mutex);
-    const std::size_t slot = (ticket & 0xffff) - 1;
-    if (ticket == 0 || slot >= rounds_.size()) return "";
+    const Round* const round = rounds_.find(ticket);
+    if (round == nullptr) return "";
     std::vector<int> peers;
     for (int rank = 0; rank < size_; ++rank)
       for (const auto* list : {&exchange_->inbox(rank).sends, &exchange_->inbox(rank).receives})
-        for (const Exchange::Pending& half : *list)
-          if (half.left == &rounds_[slot].left) peers.push_back(half.from == rank_ ? half.to : half.from);
-    std::sort(peers.begin(), peers.end());
-    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-    std::string text;
-    for (int peer : peers) text += (text.empty() ? "" : ", ") + std::to_string(peer);
-    return text;
+        for (const Exchange::Pending& side : *list)
+          if (side.left == &round->left) peers.push_back(side.from == rank_ ? side.to : side.from);
+    return rank_list(std::move(peers));
   }
 
   void abort(std::string_view reason) noexcept override {
@@ -154,24 +150,12 @@ class LocalTransport final : public Transport {
 
  private:
   struct Round {
-    std::size_t left = 0;
-    std::uint64_t generation = 0;
-    bool busy = false;
+    std::uint32_t slot = 0;
+    std::uint32_t generation = 0;
+    bool in_use = false;
+    Round* next_free = nullptr;
+    std::size_t left = 0;  ///< messages that did not meet their other half
   };
-
-  std::size_t free_slot() {
-    for (std::size_t i = 0; i < rounds_.size(); ++i)
-      if (!rounds_[i].busy) return i;
-    rounds_.emplace_back();
-    return rounds_.size() - 1;
-  }
-
-  Round& find(Ticket ticket) {
-    const std::size_t slot = (ticket & 0xffff) - 1;
-    if (slot >= rounds_.size() || !rounds_[slot].busy || rounds_[slot].generation != ticket >> 16)
-      throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never posted");
-    return rounds_[slot];
-  }
 
   void require_open() const {
     if (failure_) throw Error(*failure_);
@@ -200,17 +184,17 @@ class LocalTransport final : public Transport {
     return seen_.emplace_back(caller, 0).second;
   }
 
-  /// Completes `half` with the oldest one that fits, or leaves it for later.
-  void meet(const Exchange::Pending& half, std::vector<Exchange::Pending>& others, std::vector<Exchange::Pending>& own,
+  /// Completes `side` with the oldest one that fits, or leaves it for later.
+  void meet(const Exchange::Pending& side, std::vector<Exchange::Pending>& others, std::vector<Exchange::Pending>& own,
             bool sending) {
-    const auto fits = [&](const Exchange::Pending& o) { return o.from == half.from && o.tag == half.tag; };
+    const auto fits = [&](const Exchange::Pending& o) { return o.from == side.from && o.tag == side.tag; };
     const auto other = std::find_if(others.begin(), others.end(), fits);
     if (other == others.end()) {
-      own.push_back(half);
+      own.push_back(side);
       return;
     }
-    const Exchange::Pending& send = sending ? half : *other;
-    const Exchange::Pending& receive = sending ? *other : half;
+    const Exchange::Pending& send = sending ? side : *other;
+    const Exchange::Pending& receive = sending ? *other : side;
     if (send.bytes != receive.bytes) {
       // Both sides learn of it: the receiver must not use the bytes, the sender would wait for ever.
       const std::string what = "frame from rank " + std::to_string(send.from) + " to rank " + std::to_string(send.to) +
@@ -233,8 +217,8 @@ class LocalTransport final : public Transport {
     std::size_t given_up = 0;
     for (int rank = 0; rank < size_; ++rank) {
       Exchange::Inbox& inbox = exchange_->inbox(rank);
-      given_up += std::erase_if(inbox.sends, [&](const auto& half) { return half.from == rank_ && concerned(half); });
-      given_up += std::erase_if(inbox.receives, [&](const auto& half) { return half.to == rank_ && concerned(half); });
+      given_up += std::erase_if(inbox.sends, [&](const auto& side) { return side.from == rank_ && concerned(side); });
+      given_up += std::erase_if(inbox.receives, [&](const auto& side) { return side.to == rank_ && concerned(side); });
     }
     if (given_up != 0) close(reason);
   }
@@ -242,7 +226,7 @@ class LocalTransport final : public Transport {
   std::shared_ptr<Exchange> exchange_;
   int rank_;
   int size_;
-  std::deque<Round> rounds_;
+  RoundPool<Round> rounds_;
   std::deque<std::pair<std::thread::id, std::uint64_t>> seen_;  // a deque: its elements stay where they are
   std::optional<Error> failure_;  // the first this transport threw, and from then on throws
 };

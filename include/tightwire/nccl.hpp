@@ -18,7 +18,8 @@ namespace tightwire::nccl {
 
 /// Joins the job and connects the current device of every rank. Collective: returns on every rank, or throws
 /// Error(timeout | mismatch | transport | device | unsupported) within the rendezvous' limit. A rank that dies later is
-/// noticed within milliseconds, and ends what the others wait for.
+/// noticed within milliseconds, and ends what the others wait for. A channel lets the host be 64 rounds ahead; then
+/// `post` waits for the oldest, no longer than the timeout without any coming to its end.
 std::shared_ptr<cuda::Transport> open(const Rendezvous& rendezvous);
 /// The same among the ranks of a transport of the host's, which carries one message to each rank and is free then.
 std::shared_ptr<cuda::Transport> open(Transport& host, std::chrono::milliseconds timeout = std::chrono::seconds(60));

@@ -83,6 +83,12 @@ class ParameterList {
   }
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// The parameters of every bucket so far.
+  std::vector<std::vector<ParameterId>> declared() const {
+    std::vector<std::vector<ParameterId>> all;
+    for (const Bucket& bucket : buckets_) all.push_back(bucket.parameters);
+    return all;
+  }
   std::deque<Bucket>& buckets() { return buckets_; }
   const std::deque<Bucket>& buckets() const { return buckets_; }
   BucketId bucket_of(ParameterId id) const { return bucket_of_[id]; }
@@ -90,7 +96,7 @@ class ParameterList {
  private:
   static constexpr BucketId kNone = static_cast<BucketId>(-1);
   static constexpr std::size_t kMostElements = std::size_t{1} << 56;
-  static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< that a message tag can tell apart
+  static constexpr std::size_t kMostBuckets = std::size_t{1} << 14;  ///< nine channels each, of four million
 
   Error bad(const std::string& what) const { return Error(Errc::invalid_argument, where_ + what); }
 

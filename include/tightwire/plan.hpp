@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace tightwire {
 
 /// How a bucket is summed.
 enum class Algorithm : std::uint8_t {
-  automatic,  ///< one_shot for small buckets, two_shot otherwise
+  automatic,  ///< one_shot for small buckets on not too many ranks, two_shot otherwise: see `one_round_pays`
   two_shot,   ///< every rank owns a share: contributions go to the owner, the encoded sum to everyone
   one_shot,   ///< every contribution goes to everyone, who all sum alike: one round, one encoding, more bytes
 };
@@ -21,6 +22,9 @@ enum class Algorithm : std::uint8_t {
 constexpr const char* to_string(Algorithm algorithm) {
   return algorithm == Algorithm::two_shot ? "two_shot" : algorithm == Algorithm::one_shot ? "one_shot" : "automatic";
 }
+
+/// Chunks of a bucket that are under way together.
+constexpr std::size_t kChunksUnderWay = 4;
 
 /// What becomes of a buffer. The last three are of one parameter, whose buffer is the same size on every rank.
 enum class Operation : std::uint8_t {
@@ -109,17 +113,32 @@ struct BucketPlan {
 
 struct PlanOptions {
   Algorithm algorithm = Algorithm::automatic;
-  std::size_t share_elements = 0;                      ///< elements of a chunk that one rank owns, about;
-                                                       ///< 0: see `open_share_length`
-  std::size_t one_shot_bytes = std::size_t{16} << 10;  ///< encoded bytes up to which `automatic` takes one_shot
+  std::size_t share_elements = 0;                        ///< elements of a chunk that one rank owns, about;
+                                                         ///< 0: see `open_share_length`
+  std::size_t one_shot_bytes = std::size_t{16} << 10;    ///< encoded bytes up to which `automatic` takes one_shot,
+  std::size_t one_shot_excess = std::size_t{256} << 10;  ///< and by how much the busiest rank may send more then
 };
+
+/// Whether `automatic` takes one_shot for so many encoded bytes of so many blocks: up to `one_shot_bytes`, and while
+/// the rank that sends most sends no more than `one_shot_excess` beyond what it would in two rounds. There every rank
+/// that owns a block gets its part of all contributions, and sends its part of the sum to everyone.
+constexpr bool one_round_pays(std::size_t wire_bytes, std::size_t blocks, int ranks, const PlanOptions& options) {
+  if (wire_bytes > options.one_shot_bytes) return false;
+  const auto peers = static_cast<std::size_t>(ranks - 1);
+  const std::size_t owners = std::clamp<std::size_t>(blocks, 1, static_cast<std::size_t>(ranks));
+  const std::size_t one = peers * (sizeof(FrameHeader) + wire_bytes);
+  const std::size_t two = (owners - 1 + peers) * (sizeof(FrameHeader) + wire_bytes / owners);
+  return one <= two + options.one_shot_excess;
+}
 
 namespace detail {
 
 /// The bucket as one line of elements, parameter behind parameter, that may be cut only at blocks.
 class ElementLine {
  public:
-  explicit ElementLine(std::span<const PlannedParameter> parameters) : parameters_(parameters) {
+  /// Cuts are at multiples of `block` too.
+  explicit ElementLine(std::span<const PlannedParameter> parameters, std::size_t block = 1)
+      : parameters_(parameters), block_(block) {
     starts_.push_back(0);
     for (const PlannedParameter& p : parameters) starts_.push_back(starts_.back() + p.count);
   }
@@ -130,7 +149,7 @@ class ElementLine {
   std::size_t cut(std::size_t position) const {
     if (position >= size()) return size();
     const std::size_t p = parameter_at(position);
-    const std::size_t block = parameters_[p].coder->block();
+    const std::size_t block = std::lcm(parameters_[p].coder->block(), block_);
     const std::size_t within = (position - starts_[p] + block - 1) / block * block;
     return starts_[p] + std::min(within, parameters_[p].count);
   }
@@ -158,6 +177,7 @@ class ElementLine {
   }
 
   std::span<const PlannedParameter> parameters_;
+  std::size_t block_;
   std::vector<std::size_t> starts_;
 };
 
@@ -181,13 +201,14 @@ inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ra
   BucketPlan plan;
   plan.algorithm = options.algorithm;
   plan.ranks = ranks;
-  std::size_t wire = 0;
+  std::size_t wire = 0, blocks = 0;
   for (const PlannedParameter& p : parameters) {
     plan.element_bytes += p.count * element_bytes(p.type);
     wire += p.coder->wire_bytes(p.count);
+    blocks += (p.count + p.coder->block() - 1) / p.coder->block();
   }
   if (plan.algorithm == Algorithm::automatic)
-    plan.algorithm = wire <= options.one_shot_bytes ? Algorithm::one_shot : Algorithm::two_shot;
+    plan.algorithm = one_round_pays(wire, blocks, ranks, options) ? Algorithm::one_shot : Algorithm::two_shot;
   const bool two_shot = plan.algorithm == Algorithm::two_shot;
   const auto shares = static_cast<std::size_t>(two_shot ? ranks : 1);
   plan.owned.resize(shares, 0);

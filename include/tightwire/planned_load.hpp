@@ -43,14 +43,23 @@ inline void add_blocks(Stage& stage, const BucketPlan& plan, std::span<const Pla
       for (const Slice& slice : share.slices) {
         CodecWork& work = stage.work_of(parameters[slice.parameter].coder->spec());
         const double bytes = 4.0 * static_cast<double>(slice.count);
-        const bool sends_result = plan.operation == Operation::all_reduce && !one_shot;
         if (one_shot || (own != plan.contributes())) work.encoded += bytes;
-        if (own && plan.contributes()) work.combined += bytes * (plan.ranks + (sends_result ? 1 : 0));
-        if (!own && plan.operation != Operation::reduce_scatter) work.decoded += bytes;
+        if (own && plan.contributes()) {
+          // Of one_shot all contributions come encoded, ours too, and the sum is not.
+          const double in_sums = one_shot ? 0 : plan.operation == Operation::all_reduce ? 2 : 1;
+          work.combined += bytes * (one_shot ? plan.ranks : plan.ranks - 1);
+          work.encoded += in_sums * bytes;
+          work.encoded_in_sums += in_sums * bytes;
+        }
+        // What we gathered of ourselves is what its bytes say.
+        if (!plan.contributes() || (!own && plan.operation == Operation::all_reduce)) work.decoded += bytes;
       }
     }
   stage.rounds = std::max(stage.rounds, one_shot || !plan.contributes() ? 1 : 2);
-  stage.chunks += static_cast<double>(plan.chunks.size());
+  const std::size_t chunks = plan.chunks.size();
+  stage.chunks += static_cast<double>(chunks);
+  const std::size_t windows = (chunks + kChunksUnderWay - 1) / kChunksUnderWay;
+  stage.windows = std::max(stage.windows, static_cast<double>(windows));
 }
 
 /// Top-k: what is to be expected, since what is chosen depends on the gradients.
@@ -93,11 +102,15 @@ inline BucketLoad load_of(const Bucket& bucket, int rank, int per_node) {
   };
   if (const HierarchicalPlan& plan = bucket.hierarchical_plan; !plan.empty()) {
     const auto [node, place] = plan.nodes.place_of(rank);
-    const int local = static_cast<int>(plan.nodes.per_node());
+    const int local = plan.scatter.ranks;
     bytes = static_cast<double>(bucket.plan.element_bytes);
-    detail::add_blocks(stage(), plan.scatter, plan.inside, static_cast<int>(place), local);
-    detail::add_blocks(stage(), plan.sum, plan.across, static_cast<int>(node), 1);
-    detail::add_blocks(stage(), plan.gather, plan.inside, static_cast<int>(place), local);
+    // Chunks overlap over all three stages, and each goes through them in turn.
+    Stage& whole = stage();
+    detail::add_blocks(whole, plan.scatter, plan.inside, static_cast<int>(place), local);
+    for (const Rail& rail : plan.rails) detail::add_blocks(whole, rail.sum, rail.across, static_cast<int>(node), 1);
+    detail::add_blocks(whole, plan.gather, plan.inside, static_cast<int>(place), local);
+    whole.rounds = 5;
+    whole.chunks = static_cast<double>(plan.rails.front().sum.chunks.size());
     return load;
   }
   for (const PlannedParameter& p : bucket.planned) bytes += 4.0 * static_cast<double>(p.count);

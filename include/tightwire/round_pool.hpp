@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -13,12 +14,16 @@ namespace tightwire {
 template <class Round>
 class RoundPool {
  public:
+  RoundPool() = default;
+  /// With room for so many from the start.
+  explicit RoundPool(std::size_t count) {
+    while (rounds_.size() < count) close(add());
+  }
+  RoundPool(const RoundPool&) = delete;
+  RoundPool& operator=(const RoundPool&) = delete;
+
   Round& open() {
-    if (free_ == nullptr) {
-      Round& added = rounds_.emplace_back();
-      added.slot = static_cast<std::uint32_t>(rounds_.size() - 1);
-      free_ = &added;
-    }
+    if (free_ == nullptr) close(add());
     Round& round = *free_;
     free_ = std::exchange(round.next_free, nullptr);
     ++round.generation;
@@ -42,6 +47,12 @@ class RoundPool {
   }
 
  private:
+  Round& add() {
+    Round& added = rounds_.emplace_back();
+    added.slot = static_cast<std::uint32_t>(rounds_.size() - 1);
+    return added;
+  }
+
   std::deque<Round> rounds_;
   Round* free_ = nullptr;
 };

@@ -14,8 +14,8 @@ namespace tightwire {
 ///
 /// Bytes, little-endian: 8 "TWSTATE1", 4 ranks, 4 rank, 8 steps ended, 8 of them committed, 8 of them rolled back
 /// modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8 elements, 8 length of the basis of its
-/// residuals, the basis; 8 number of records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8
-/// FNV-1a of all before.
+/// residuals, the basis (over nodes, where the codecs inside and across have others: both, with | between); 8 number of
+/// records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
 struct SavedState {
   static constexpr std::uint64_t kMagic = 0x3145544154535754;  // "TWSTATE1"
   struct Counters {
@@ -89,7 +89,7 @@ struct SavedState {
       const bool whole = record.kind == Kind::sender_residual || record.kind == Kind::momentum;
       const bool fits =
           whole ? floats <= count
-                : record.kind != Kind::owner_residual || (record.detail <= count && floats <= count - record.detail);
+                : !state::of_run(record.kind) || (record.detail <= count && floats <= count - record.detail);
       if (!fits || record.bytes.size() % sizeof(float) != 0)
         throw corrupt("a record of " + std::to_string(record.bytes.size()) + " bytes for \"" +
                       parameters[record.number].name + "\"");

@@ -13,8 +13,10 @@
 
 #include <tightwire/agreement.hpp>
 #include <tightwire/automatic_codec.hpp>
+#include <tightwire/automatic_nodes.hpp>
 #include <tightwire/bucket.hpp>
 #include <tightwire/bucket_planning.hpp>
+#include <tightwire/detail/first_error.hpp>
 #include <tightwire/engine.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/gradient_clipping.hpp>
@@ -66,10 +68,7 @@ class Session {
     options_.momentum.check();
     if (options_.momentum && !options_.error_feedback)
       throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    for (std::uint32_t* channel :
-         {&channels_.blocks, &channels_.sparse, &channels_.random, &channels_.low_rank[0], &channels_.low_rank[1],
-          &channels_.low_rank[2], &channels_.hierarchy[0], &channels_.hierarchy[1], &channels_.hierarchy[2]})
-      *channel = transport_->next_channel();
+    channel_ = transport_->next_channel();
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -113,12 +112,16 @@ class Session {
   void seal() {
     require_open_for("seal");
     try {
+      options_.hierarchy = hierarchy_in_force(*transport_, channel_, options_);
       if (options_.codec.automatic())
-        options_.codec = choose_codec<Session>(transport_, channels_.blocks, options_, parameters());
+        options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(parameters().size());
       plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
-      fingerprint_ = agree(*transport_, channels_.blocks, description(), options_.timeout);
+      const std::string plan = description() + agreement_of(options_.observer);
+      fingerprint_ = agree(*transport_, channel_, plan, options_.timeout);
+      const auto buckets = static_cast<std::uint32_t>(list_.buckets().size());
+      first_channel_ = agree_on_channels(*transport_, channel_, Channels::kKinds * buckets, options_.timeout);
     } catch (const std::exception&) {
       failure_ = std::current_exception();
       throw;
@@ -151,6 +154,7 @@ class Session {
                 std::to_string(bucket.parameters.size()) + " parameters of " + bucket.operation.name);
     for (std::size_t i = 0; i < data.size(); ++i) require_pointer("start", bucket.parameters[i], data[i]);
     std::copy(data.begin(), data.end(), bucket.pointers.begin());
+    if (options_.observer) options_.observer->started(*this, bucket);
     begin(bucket, true);
     return {*this, id, bucket.sequence};
   }
@@ -175,13 +179,15 @@ class Session {
       for (const ParameterId id : bucket.parameters) require_pointer("all_reduce", id, data[id]);
     }
     if (options_.momentum.clip_norm != 0.0f) detail::clip(parameters(), data, options_.momentum.clip_norm, size());
-    for (BucketId id = 0; id < list_.buckets().size(); ++id) {
-      Bucket& bucket = list_.buckets()[id];
+    detail::FirstError observers;  // must not keep a bucket from the other ranks
+    for (Bucket& bucket : list_.buckets()) {
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) bucket.pointers[i] = data[bucket.parameters[i]];
+      if (options_.observer) observers.catching([&] { options_.observer->started(*this, bucket); });
       begin(bucket, false);
     }
-    for (Bucket& bucket : list_.buckets()) finish(bucket);
+    for (Bucket& bucket : list_.buckets()) observers.catching([&] { finish(bucket); });
     step_.blocked_seconds += seconds_since(began);
+    observers.rethrow();
     for (const Bucket& bucket : list_.buckets()) require_finite(bucket);
   }
 
@@ -229,6 +235,7 @@ class Session {
     require_idle("scale_residuals");
     if (step_.calls != 0 || !std::isfinite(factor))
       throw bad("scale_residuals: the factor must be finite, and the step committed or rolled back first");
+    for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
     memory_.scale(factor);
   }
 
@@ -236,8 +243,8 @@ class Session {
   /// as of the last step. Restored, training goes on bit for bit. Throws Error(invalid_argument) amid a step.
   std::vector<std::byte> save() const {
     require_idle("save");
-    require_flat("save");
     if (step_.calls != 0) throw bad("save: commit the step or roll it back first");
+    for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
     return detail::save(memory_view(), {steps_, committed_, rollbacks_});
   }
   /// Takes up what this rank saved in a job of as many ranks. The Session is sealed and between steps; parameters have
@@ -246,8 +253,8 @@ class Session {
   /// state of another step, Error(invalid_argument) for the state of another rank, or where something would be lost.
   /// Nothing is changed then.
   void restore(std::span<const std::byte> own) { restore({&own, 1}, true); }
-  /// The same from what all ranks of a job of any number of ranks saved, in any order: residuals are handed on so that
-  /// nothing is lost.
+  /// The same from what all ranks of a job of any number of ranks saved, in any order, flat or over nodes: residuals
+  /// are handed on so that nothing is lost.
   void restore(std::span<const std::span<const std::byte>> ranks) { restore(ranks, false); }
 
   int rank() const noexcept { return transport_->rank(); }
@@ -284,11 +291,15 @@ class Session {
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
   /// The residuals of the last commit: what this rank's contributions to a parameter lost, and what the sums it owns in
-  /// a bucket lost (in the order of its shares). Empty where nothing can be lost.
+  /// a bucket lost (in the order of its shares). Empty where nothing can be lost. Throws Error(invalid_argument)
+  /// for a parameter beside or in matrices of PowerSgd while its bucket is under way.
   std::span<const float> sender_residual(ParameterId id) const {
     if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
-    const bool has = engine_ && parameter_memory_[id].residual != ParameterMemory::kNone;
-    return has ? memory_.committed(parameter_memory_[id].residual) : std::span<const float>{};
+    if (!engine_ || parameter_memory_[id].residual == ParameterMemory::kNone) return {};
+    const Bucket& bucket = known(list_.bucket_of(id));
+    if (!bucket.matrices.positions.empty()) require_not_started("sender_residual", bucket);
+    bucket.settle_residuals();
+    return memory_.committed(parameter_memory_[id].residual);
   }
   std::span<const float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);
@@ -326,7 +337,6 @@ class Session {
       if (bucket.started)
         throw bad(std::string(call) + ": " + bucket.operation.name + " was started and not waited for");
   }
-
   void require_not_started(const char* call, const Bucket& bucket) const {
     if (bucket.started) throw bad(std::string(call) + ": " + bucket.operation.name + " is under way");
   }
@@ -338,22 +348,14 @@ class Session {
     if (id >= list_.buckets().size()) throw bad("there is no bucket " + std::to_string(id));
     return list_.buckets()[id];
   }
-
-  void require_flat(const char* call) const {
-    if (options_.hierarchy)
-      throw Error(Errc::unsupported,
-                  where() + call + ": not yet with a hierarchy, whose stages have residuals of their own");
-  }
   detail::SessionMemory memory_view() const {
     return {options_, parameters(),       parameter_memory_, list_.buckets(),
             memory_,  transport_->rank(), transport_->size()};
   }
   void restore(std::span<const std::span<const std::byte>> states, bool own_only) {
     require_idle("restore");
-    require_flat("restore");
     if (step_.calls != 0) throw bad("restore: commit the step or roll it back first");
-    const detail::Restored restored =
-        detail::restore(*transport_, channels_.blocks, memory_view(), states, own_only, memory_);
+    const detail::Restored restored = detail::restore(*transport_, channel_, memory_view(), states, own_only, memory_);
     steps_ = restored.counters.steps;
     committed_ = restored.counters.committed;
     rollbacks_ = static_cast<std::uint8_t>(restored.counters.rollbacks);
@@ -368,10 +370,11 @@ class Session {
   /// All that needs memory, once the ranks agree.
   void prepare() {
     memory_.allocate(options_.rollback);
+    const Channels channels(first_channel_, static_cast<std::uint32_t>(list_.buckets().size()));
     engine_ = std::make_unique<Engine>(transport_, options_.timeout, list_.buckets().size());
     for (BucketId id = 0; id < list_.buckets().size(); ++id) {
       Bucket& bucket = list_.buckets()[id];
-      make_reductions(bucket, *transport_, fingerprint_, static_cast<std::uint32_t>(id), channels_, options_);
+      make_reductions(bucket, *transport_, fingerprint_, static_cast<std::uint32_t>(id), channels, options_);
       bucket.operation.name = "bucket " + std::to_string(id) + " (" + parameters()[bucket.parameters.front()].name +
                               (bucket.parameters.size() > 1 ? ", ...)" : ")");
     }
@@ -402,7 +405,6 @@ class Session {
 
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
-    if (options_.observer) options_.observer->started(*this, bucket);
     bucket.sharded() ? open_shards(bucket) : open_parts(bucket);
     for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i)
       bucket.stages[i] = memory_.open(bucket.stage_regions[i]);
@@ -431,9 +433,11 @@ class Session {
     if (!bucket.started) return;
     bucket.started = false;
     bucket.last = bucket.operation.statistics;
-    static_cast<Statistics&>(step_) += bucket.last;
-    if (options_.observer) options_.observer->finished(*this, bucket);
+    step_.add(bucket.last, bucket.operation.busy_seconds);
+    detail::FirstError observers;
+    if (options_.observer) observers.catching([&] { options_.observer->finished(*this, bucket); });
     if (options_.momentum) gather_momentum(bucket);
+    observers.rethrow();
   }
 
   /// Momentum of the parameters that are not sparse, of the mean that all ranks hold.
@@ -460,15 +464,15 @@ class Session {
     keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
     step_.step_seconds = seconds_since(step_began_);
     step_began_ = Clock::now();
-    static_cast<Statistics&>(total_) += step_;
-    total_.step_seconds += step_.step_seconds;
+    total_ += step_;
     last_step_ = std::exchange(step_, {});
     if (options_.observer) options_.observer->step_ended(*this, keep);
   }
 
   std::shared_ptr<Transport> transport_;
   SessionOptions options_;
-  Channels channels_;
+  std::uint32_t channel_ = 0;        // of greetings
+  std::uint32_t first_channel_ = 0;  // of reductions
   ParameterList list_;
   std::vector<ParameterMemory> parameter_memory_;
   ErrorMemory memory_;

@@ -54,9 +54,10 @@ inline std::string describe(const Bucket& bucket) {
   std::string parts;
   const auto part = [&](const std::string& more) { parts += (parts.empty() ? ": " : "; ") + more; };
   if (const HierarchicalPlan& plan = bucket.hierarchical_plan; !plan.empty())
-    part("over " + std::to_string(plan.nodes.nodes()) + " nodes of " + std::to_string(plan.nodes.per_node()) + ", " +
-         std::to_string(plan.scatter.chunks.size()) + " chunks, inside " +
-         std::to_string(plan.scatter.wire_bytes(0) + plan.gather.wire_bytes(0)) + " bytes from rank 0");
+    part("over " + std::to_string(plan.nodes.nodes()) + " nodes of " + plan.nodes.sizes() + ", " +
+         std::to_string(plan.scatter.chunks.size()) + " chunks, summed " + std::to_string(plan.group) +
+         " at once across, encoded in " + std::to_string(plan.encoded_inside) + " bytes inside, " +
+         std::to_string(plan.encoded_across) + " across");
   else if (!bucket.planned.empty())
     part(describe(bucket.plan));
   if (!bucket.planned_sparse.empty())
@@ -89,8 +90,9 @@ std::string describe(const SessionOptions& options, int ranks, const std::vector
   line(std::string("rollback ") + (options.rollback ? "on" : "off"));
   line(std::string("non-finite policy ") + to_string(options.nonfinite));
   if (options.hierarchy)
-    line("hierarchy of nodes " + nodes_of(options.hierarchy, ranks).describe() + ", inside " +
-         options.hierarchy.inside.spec());
+    line("hierarchy of nodes " +
+         (options.hierarchy.automatic ? "still to be found" : nodes_of(options.hierarchy, ranks).describe()) +
+         ", inside " + options.hierarchy.inside.spec());
   if (options.momentum) line("momentum correction " + describe(options.momentum));
   line("seed " + std::to_string(options.seed));
   line("elements of a share " +

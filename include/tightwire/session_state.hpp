@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include <tightwire/bucket_planning.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/policy.hpp>
+#include <tightwire/residual_runs.hpp>
 #include <tightwire/saved_state.hpp>
 #include <tightwire/session_options.hpp>
 
@@ -29,18 +31,10 @@ struct SessionMemory {
   int rank, ranks;
 };
 
-/// Calls f(parameter, first element, count, place in the owner's residual) for what a rank owns of a bucket and may
-/// lose part of.
-template <class F>
-void for_owned(const Bucket& bucket, int rank, const F& f) {
-  if (bucket.plan.algorithm != Algorithm::two_shot || bucket.sharded()) return;
-  for (const Chunk& chunk : bucket.plan.chunks)
-    for (const Slice& slice : chunk.shares[static_cast<std::size_t>(rank)].slices) {
-      const PlannedParameter& planned = bucket.planned[slice.parameter];
-      if (planned.coder->lossless(planned.type)) continue;
-      const std::size_t id = bucket.parameters[bucket.blocks.positions[slice.parameter]];
-      f(id, slice.begin, slice.count, slice.error_at);
-    }
+/// What of a node's is the same in all of them is told from its copies.
+inline state::Kind saved_as(const Bucket& bucket, state::Kind kind, int rank) {
+  const bool copy = kind == state::Kind::result_residual && bucket.hierarchical_plan.nodes.place_of(rank).first != 0;
+  return copy ? state::Kind::result_residual_copy : kind;
 }
 
 template <class Once = void>  // see core_session.hpp
@@ -59,19 +53,18 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
     writer.text(from.parameters[id].name);
     writer.put(std::uint64_t{from.parameters[id].count});
     const ParameterMemory& memory = from.of_parameters[id];
-    writer.text(memory.basis);
+    writer.text(memory.basis == memory.sums_basis ? memory.basis : memory.basis + "|" + memory.sums_basis);
     for (const auto& [kind, region] :
          {std::pair(Kind::sender_residual, memory.residual), {Kind::momentum, memory.momentum}})
       if (region != ParameterMemory::kNone) records.add(kind, id, 0, from.memory.committed(region));
   }
   for (std::size_t number = 0; number < from.buckets.size(); ++number) {
     const Bucket& bucket = from.buckets[number];
-    if (bucket.has_owner_residual) {
-      const auto owner = from.memory.committed(bucket.owner_region);
-      for_owned(bucket, from.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
-        records.add(Kind::owner_residual, id, begin, owner.subspan(at, count));
+    for (const Kind kind : kRunKinds)
+      for_runs(bucket, kind, from.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
+        records.add(saved_as(bucket, kind, from.rank), id, begin,
+                    from.memory.committed(*region_of(bucket, kind)).subspan(at, count));
       });
-    }
     records.add(Kind::sequence, number, bucket.sequence, std::span<const float>{});
     for (const auto& reduction : bucket.operation.reductions) reduction->save(records);
   }
@@ -83,21 +76,24 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
 /// Takes up what was saved. Everything is checked before anything is changed.
 ///
 /// From another number of ranks, new rank r gets the residuals and momenta of old ranks r, r + ranks, ... added up, and
-/// of means times ranks / old ranks: so that what they still add to the updates stays the same. An owner's residual
-/// goes to whoever owns the elements now, or where nobody does, into a contribution.
+/// of means times ranks / old ranks: so that what they still add to the updates stays the same. What a node's sum lost
+/// is a contribution's, of the rank that kept it. Residuals of sums go to whoever has such of the elements now, or
+/// where nobody does, into a contribution.
 class Restoring {
  public:
-  Restoring(const SessionMemory& to, std::span<const std::span<const std::byte>> states, bool own_only) : to_(to) {
+  Restoring(const SessionMemory& to, std::span<const std::span<const std::byte>> states, bool own_only)
+      : to_(to), own_only_(own_only) {
     for (const auto bytes : states) states_.emplace_back(bytes, to.parameters);
-    for (const SavedState& state : states_)
-      for (std::size_t id = 0; id < to.parameters.size(); ++id) require_basis(id, state.bases[id]);
+    for (std::size_t id = 0; id < to.parameters.size(); ++id)
+      kept_.push_back(kept_residuals(to.buckets, id, to.of_parameters[id], to.options.error_feedback));
     if (own_only)
       require_own();
     else
       require_complete();
     for (const SavedState& state : states_)
       for (const state::Record& record : state.records) require_place(state, record);
-    if (own_only) require_same_shares();
+    if (own_only)
+      for (const Kind kind : kRunKinds) require_same_runs(kind);
   }
 
   const SavedState::Counters& counters() const { return states_.front().counters; }
@@ -120,11 +116,11 @@ class Restoring {
     std::uint64_t most = 0;
     std::size_t buckets = 0;
     for (const state::Record& record : states_.front().records) {
-      if (record.kind != state::Kind::sequence) continue;
+      if (record.kind != Kind::sequence) continue;
       ++buckets;
       most = std::max(most, record.detail);
     }
-    const state::Record* record = state::find(states_.front().records, state::Kind::sequence, bucket);
+    const state::Record* record = state::find(states_.front().records, Kind::sequence, bucket);
     return static_cast<std::uint32_t>(record != nullptr && buckets == to_.buckets.size() ? record->detail : most);
   }
 
@@ -132,25 +128,36 @@ class Restoring {
     memory_ = &memory;
     for (std::size_t id = 0; id < to_.parameters.size(); ++id)
       for (const ErrorMemory::Region region : {to_.of_parameters[id].residual, to_.of_parameters[id].momentum})
-        if (region != ParameterMemory::kNone) fill(memory_->restore(region), 0.0f);
+        if (region != ParameterMemory::kNone) clear(region);
     for (const Bucket& bucket : to_.buckets)
-      if (bucket.has_owner_residual) fill(memory_->restore(bucket.owner_region), 0.0f);
+      for (const Kind kind : kRunKinds)
+        if (const auto region = region_of(bucket, kind)) clear(*region);
+    for (std::size_t id = 0; id < to_.parameters.size(); ++id)
+      if (has_momentum_of_mean(id)) apply_momentum_of_mean(id);
     for (const SavedState& state : states_)
       for (const state::Record& record : state.records) apply(state, record);
-    // Behind the others, since where nobody owns elements any more they are added to a contribution.
+    // Behind the others, since they may be added to what those have set.
     for (const SavedState& state : states_)
       for (const state::Record& record : state.records)
-        if (record.kind == state::Kind::owner_residual) apply_owner(record);
+        if (of_sum(record.kind)) apply_sum(record);
     const bool same_ranks = states_.front().ranks == static_cast<std::uint32_t>(to_.ranks);
     for (const Bucket& bucket : to_.buckets)
       for (const auto& reduction : bucket.operation.reductions) reduction->restore(states_.front().records, same_ranks);
   }
 
  private:
+  using Kind = state::Kind;
+
   static Error bad(const std::string& what) { return Error(Errc::invalid_argument, "restore: " + what); }
-  static void fill(std::span<float> values, float value) { std::fill(values.begin(), values.end(), value); }
+  /// A negative zero, to which anything added is itself, bit for bit.
+  void clear(ErrorMemory::Region region) const {
+    for (float& element : memory_->restore(region)) element = -0.0f;
+  }
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(to_.ranks); }
   std::uint32_t rank() const { return static_cast<std::uint32_t>(to_.rank); }
+  static bool is_result(Kind kind) { return kind == Kind::result_residual || kind == Kind::result_residual_copy; }
+  /// Once per element in the update, whatever the ranks.
+  static bool of_sum(Kind kind) { return kind == Kind::owner_residual || is_result(kind); }
 
   void require_own() const {
     const SavedState& own = states_.front();
@@ -173,106 +180,171 @@ class Restoring {
     }
   }
 
-  void require_basis(std::size_t id, const std::string& saved) const {
-    const std::string& here = to_.of_parameters[id].basis;
-    const auto name = [](const std::string& basis) { return basis.empty() ? std::string("no rotation") : basis; };
-    if (saved != here)
-      throw Error(Errc::mismatch, "state: residuals of \"" + to_.parameters[id].name + "\" are under " + name(saved) +
-                                      ", and in this Session under " + name(here));
+  /// What a residual is to become. Nothing where no codec of the parameter loses any more.
+  std::optional<Kind> destination(Kind kind, std::size_t id) const {
+    const KeptResiduals& kept = kept_[id];
+    const auto first_of = [](std::initializer_list<std::pair<bool, Kind>> places) {
+      for (const auto& [there, place] : places)
+        if (there) return std::optional(place);
+      return std::optional<Kind>{};
+    };
+    const std::pair sender{kept.sender, Kind::sender_residual}, node{kept.node, Kind::node_residual};
+    const std::pair owner{kept.owner, Kind::owner_residual}, result{kept.result, Kind::result_residual};
+    if (kind == Kind::sender_residual) return first_of({sender, node});
+    if (kind == Kind::node_residual) return first_of({node, sender});
+    return is_result(kind) ? first_of({result, owner, sender}) : first_of({owner, result, sender});
   }
-
-  /// Where a parameter is encoded in blocks by owners.
-  const Bucket* owned_in(std::size_t id) const {
-    for (const Bucket& bucket : to_.buckets)
-      for (std::size_t i = 0; i < bucket.planned.size(); ++i)
-        if (bucket.parameters[bucket.blocks.positions[i]] == id)
-          return to_.options.error_feedback && !bucket.sharded() && bucket.plan.algorithm == Algorithm::two_shot &&
-                         !bucket.planned[i].coder->lossless(bucket.planned[i].type)
-                     ? &bucket
-                     : nullptr;
-    return nullptr;
+  /// Residuals of contributions and of results are of the first codec, those between of the one across.
+  static std::string basis_of(Kind kind, std::string first, std::string sums) {
+    return kind == Kind::sender_residual || is_result(kind) ? std::move(first) : std::move(sums);
+  }
+  void require_basis(const SavedState& state, const state::Record& record, Kind becomes) const {
+    const std::string& both = state.bases[record.number];
+    const std::size_t bar = both.find('|');
+    const std::string saved =
+        basis_of(record.kind, both.substr(0, bar), bar == std::string::npos ? both : both.substr(bar + 1));
+    const ParameterMemory& memory = to_.of_parameters[record.number];
+    const std::string here = basis_of(becomes, memory.basis, memory.sums_basis);
+    const auto name = [](const std::string& basis) { return basis.empty() ? "no rotation" : basis; };
+    if (saved != here)
+      throw Error(Errc::mismatch, "state: residuals of \"" + to_.parameters[record.number].name + "\" are under " +
+                                      name(saved) + ", and in this Session under " + name(here));
   }
 
   /// Nothing may be lost: a residual of an element that has none any more must be zero.
   void require_place(const SavedState& state, const state::Record& record) const {
-    using state::Kind;
     if (state::shared_by_ranks(record.kind)) return;
+    bool zero = true;
+    for (std::size_t i = 0; i < record.floats(); ++i) zero = zero && record.at(i) == 0.0f;
+    if (zero) return;
+    const std::string saved = "rank " + std::to_string(state.rank) + " has saved a " +
+                              (record.kind == Kind::momentum ? "momentum" : "residual") + " of \"" +
+                              to_.parameters[record.number].name + "\", which ";
+    const auto becomes = record.kind == Kind::momentum ? Kind::momentum : destination(record.kind, record.number);
     const ParameterMemory& memory = to_.of_parameters[record.number];
-    const ErrorMemory::Region region = record.kind == Kind::momentum ? memory.momentum : memory.residual;
+    const ErrorMemory::Region region = becomes == Kind::momentum          ? memory.momentum
+                                       : becomes == Kind::sender_residual ? memory.residual
+                                                                          : ParameterMemory::kNone;
+    const bool whole = becomes == Kind::momentum || becomes == Kind::sender_residual;
     const std::size_t kept = region == ParameterMemory::kNone ? 0 : to_.memory.committed(region).size();
-    if (kept == (record.kind == Kind::owner_residual ? to_.parameters[record.number].count : record.floats())) return;
-    for (std::size_t i = 0; i < record.floats(); ++i)
-      if (record.at(i) != 0.0f)
-        throw bad("rank " + std::to_string(state.rank) + " has saved a " +
-                  (record.kind == Kind::momentum ? "momentum" : "residual") + " of \"" +
-                  to_.parameters[record.number].name + "\", which has none in this Session and would lose it");
+    const std::size_t needed = state::of_run(record.kind) ? to_.parameters[record.number].count : record.floats();
+    if (!becomes || (whole && kept != needed)) throw bad(saved + "has none in this Session and would lose it");
+    if (record.kind == Kind::momentum) return;
+    require_basis(state, record, *becomes);
+    const bool same = becomes == record.kind || (is_result(*becomes) && is_result(record.kind));
+    if (own_only_ && !same) throw bad(saved + "is kept elsewhere in this Session; give the states of all ranks");
   }
-  void require_same_shares() const {
-    std::size_t saved = 0, wanted = 0;
+  void require_same_runs(Kind kind) const {
+    std::size_t saved = 0, common = 0, runs = 0;
+    const auto is_of_kind = [&](const state::Record& record) {
+      return record.kind == kind || (is_result(kind) && is_result(record.kind));
+    };
     for (const state::Record& record : states_.front().records)
-      if (record.kind == state::Kind::owner_residual) saved += record.floats();
+      if (is_of_kind(record)) saved += record.floats();
     for (const Bucket& bucket : to_.buckets)
-      if (bucket.has_owner_residual)
-        for_owned(bucket, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t) {
-          for (const state::Record& record : states_.front().records) wanted += overlap(record, id, begin, count).count;
-        });
-    std::size_t owned = 0;
-    for (const Bucket& bucket : to_.buckets) {
-      if (!bucket.has_owner_residual) continue;
-      for_owned(bucket, to_.rank, [&](std::size_t, std::size_t, std::size_t count, std::size_t) { owned += count; });
-    }
-    if (wanted != saved || owned != saved)
+      for_runs(bucket, kind, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t) {
+        runs += count;
+        for (const state::Record& record : states_.front().records)
+          if (is_of_kind(record)) common += overlap(record, id, begin, count).count;
+      });
+    if (common != saved || runs != saved)
       throw bad("rank " + std::to_string(rank()) + " owned other elements when it was saved (" + std::to_string(saved) +
-                ", now " + std::to_string(owned) + "): buckets or codecs were others; give the states of all ranks");
+                ", now " + std::to_string(runs) + "): buckets, codecs or nodes were others; give the states of all " +
+                "ranks");
   }
 
   struct Overlap {
     std::size_t from = 0, to = 0, count = 0;  ///< in the record, in the run
   };
+  /// Of a record of a parameter's elements from `detail` on; a whole one has them all.
   static Overlap overlap(const state::Record& record, std::size_t id, std::size_t begin, std::size_t count) {
-    if (record.kind != state::Kind::owner_residual || record.number != id) return {};
-    const auto first = static_cast<std::size_t>(record.detail), end = first + record.floats();
+    if (record.number != id) return {};
+    const std::size_t first = state::of_run(record.kind) ? static_cast<std::size_t>(record.detail) : 0;
+    const std::size_t end = first + record.floats();
     const std::size_t from = std::max(first, begin), to = std::min(end, begin + count);
     return from < to ? Overlap{from - first, from - begin, to - from} : Overlap{};
   }
-
-  void apply(const SavedState& state, const state::Record& record) const {
-    const bool residual = record.kind == state::Kind::sender_residual;
-    if ((!residual && record.kind != state::Kind::momentum) || state.rank % ranks() != rank()) return;
-    const ParameterMemory& memory = to_.of_parameters[record.number];
-    const ErrorMemory::Region region = residual ? memory.residual : memory.momentum;
-    if (region == ParameterMemory::kNone) return;
-    const std::span<float> values = memory_->restore(region);
-    if (values.size() != record.floats()) return;  // of nothing but zeros
-    const float scale = to_.options.average ? static_cast<float>(to_.ranks) / static_cast<float>(state.ranks) : 1.0f;
-    const bool first = state.rank == rank();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float x = scale == 1.0f ? record.at(i) : record.at(i) * scale;
-      values[i] = first ? x : values[i] + x;
-    }
+  /// Calls f(residual, saved value) for the elements of a record of which this rank has a residual of that kind.
+  template <class F>
+  void for_common(const state::Record& record, Kind kind, const F& f) const {
+    const Bucket& bucket = *kept_[record.number].bucket;
+    const auto region = region_of(bucket, kind);
+    if (!region) return;
+    const std::span<float> values = memory_->restore(*region);
+    for_runs(bucket, kind, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
+      const Overlap both = overlap(record, id, begin, count);
+      for (std::size_t i = 0; i < both.count; ++i) f(values[at + both.to + i], record.at(both.from + i));
+    });
   }
 
-  void apply_owner(const state::Record& record) const {
-    if (const Bucket* bucket = owned_in(record.number)) {
-      if (!bucket->has_owner_residual) return;
-      const std::span<float> owner = memory_->restore(bucket->owner_region);
-      for_owned(*bucket, to_.rank, [&](std::size_t id, std::size_t begin, std::size_t count, std::size_t at) {
-        const Overlap both = overlap(record, id, begin, count);
-        for (std::size_t i = 0; i < both.count; ++i) owner[at + both.to + i] = record.at(both.from + i);
-      });
+  void apply(const SavedState& state, const state::Record& record) const {
+    if (state::shared_by_ranks(record.kind)) return;
+    if (record.kind == Kind::momentum && has_momentum_of_mean(record.number)) return;
+    const std::optional<Kind> becomes =
+        record.kind == Kind::momentum ? Kind::momentum : destination(record.kind, record.number);
+    if (!becomes) return;
+    if (is_result(record.kind) && is_result(*becomes))
+      for_common(record, *becomes, [](float& residual, float saved) { residual = saved; });
+    if (of_sum(record.kind)) return;
+    const float scale = to_.options.average ? static_cast<float>(to_.ranks) / static_cast<float>(state.ranks) : 1.0f;
+    const auto heir = static_cast<int>(state.rank % ranks());
+    if (*becomes == Kind::node_residual) {
+      const Nodes& nodes = kept_[record.number].bucket->hierarchical_plan.nodes;
+      if (nodes.place_of(heir).first == nodes.place_of(to_.rank).first)
+        for_common(record, *becomes, [&](float& residual, float saved) { residual += saved * scale; });
       return;
     }
-    const ErrorMemory::Region region = to_.of_parameters[record.number].residual;
-    if (region == ParameterMemory::kNone || record.number % ranks() != rank()) return;
-    const std::span<float> sender = memory_->restore(region);
-    if (sender.size() != to_.parameters[record.number].count) return;
-    const float divisor = to_.options.average ? static_cast<float>(to_.ranks) : 1.0f;
-    for (std::size_t i = 0; i < record.floats(); ++i) sender[record.detail + i] += record.at(i) * divisor;
+    if (heir != to_.rank) return;
+    const ParameterMemory& memory = to_.of_parameters[record.number];
+    add(record, *becomes == Kind::momentum ? memory.momentum : memory.residual, scale);
+  }
+
+  /// Of what all ranks hold alike after a reduction, and so must the momentum be; what is sent in part has one per
+  /// rank.
+  bool has_momentum_of_mean(std::size_t id) const {
+    if (to_.of_parameters[id].momentum == ParameterMemory::kNone) return false;
+    for (const Bucket& bucket : to_.buckets)
+      for (const BucketPart* part : {&bucket.chosen, &bucket.drawn})
+        for (const std::size_t position : part->positions)
+          if (bucket.parameters[position] == id) return false;
+    return true;
+  }
+  /// The one that all had, or where each had its own, what these come to in the mean.
+  void apply_momentum_of_mean(std::size_t id) const {
+    std::vector<state::Record> saved;
+    for (const SavedState& state : states_)
+      for (const state::Record& record : state.records)
+        if (record.kind == Kind::momentum && record.number == id) saved.push_back(record);
+    const bool alike = std::all_of(saved.begin(), saved.end(), [&](const state::Record& record) {
+      return std::ranges::equal(record.bytes, saved.front().bytes);
+    });
+    if (alike) saved.resize(std::min<std::size_t>(saved.size(), 1));
+    const float scale = alike || !to_.options.average ? 1.0f : 1.0f / static_cast<float>(states_.front().ranks);
+    for (const state::Record& record : saved) add(record, to_.of_parameters[id].momentum, scale);
+  }
+
+  void apply_sum(const state::Record& record) const {
+    const std::optional<Kind> becomes = destination(record.kind, record.number);
+    if (!becomes || (is_result(record.kind) && is_result(*becomes))) return;
+    if (record.kind == Kind::result_residual_copy) return;  // the first node's has it
+    if (*becomes != Kind::sender_residual)
+      for_common(record, *becomes, [](float& residual, float saved) { residual += saved; });
+    else if (record.number % ranks() == rank())
+      add(record, to_.of_parameters[record.number].residual, to_.options.average ? static_cast<float>(to_.ranks) : 1);
+  }
+  void add(const state::Record& record, ErrorMemory::Region region, float scale) const {
+    if (region == ParameterMemory::kNone) return;
+    const std::span<float> values = memory_->restore(region);
+    const std::size_t first = state::of_run(record.kind) ? static_cast<std::size_t>(record.detail) : 0;
+    if (values.size() < first + record.floats()) return;  // of nothing but zeros
+    for (std::size_t i = 0; i < record.floats(); ++i) values[first + i] += record.at(i) * scale;
   }
 
   SessionMemory to_;
+  bool own_only_;
   ErrorMemory* memory_ = nullptr;
   std::vector<SavedState> states_;
+  std::vector<KeptResiduals> kept_;  ///< by parameter
 };
 
 /// What a Session goes on from.

@@ -36,16 +36,27 @@ class ImaginedTransport final : public Transport {
   int rank_, size_;
 };
 
+/// The buckets of a Session: those that were declared, and those that it fills.
+inline ParameterList filled_list(const std::vector<Parameter>& parameters,
+                                 const std::vector<std::vector<ParameterId>>& declared, int ranks,
+                                 std::size_t bucket_bytes) {
+  ParameterList list("simulation: ", ranks);
+  for (const Parameter& parameter : parameters) list.add(parameter);
+  for (const std::vector<ParameterId>& bucket : declared) list.add_bucket(bucket);
+  list.fill_buckets(bucket_bytes);
+  return list;
+}
+
 }  // namespace detail
 
 /// What every bucket of a Session with these options and parameters would ask of a rank of so many: the buckets
-/// are those that a Session makes, planned by the code that plans them there. Throws what `Session::seal` throws of it.
-/// Cost: linear in ranks and slices for every kind of bucket; memory of one bucket's plan at a time.
+/// are those that a Session makes, planned by the code that plans them there; first those of `declared`, as
+/// `add_bucket` was told. Throws what `Session::seal` throws of it. Cost: linear in ranks and slices for every kind of
+/// bucket; memory of one bucket's plan at a time.
 inline std::vector<BucketLoad> simulate(const SessionOptions& options, const std::vector<Parameter>& parameters,
-                                        int ranks, int per_node, int rank = 0) {
-  ParameterList list("simulation: ", ranks);
-  for (const Parameter& parameter : parameters) list.add(parameter);
-  list.fill_buckets(options.bucket_bytes);
+                                        int ranks, int per_node, int rank = 0,
+                                        const std::vector<std::vector<ParameterId>>& declared = {}) {
+  ParameterList list = detail::filled_list(parameters, declared, ranks, options.bucket_bytes);
   const detail::ImaginedTransport transport(rank, ranks);
   ErrorMemory memory;
   BucketPlanning planning(options, transport, memory);

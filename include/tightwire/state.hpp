@@ -87,11 +87,17 @@ enum class Kind : std::uint32_t {
   rank_choice = 7,      ///< of a parameter: averages as 64-bit floats; `detail` is an index and, above 32 bits, uses
   ranges = 8,           ///< of a bucket: where the ranges of its ranks begin, as 64-bit integers
   sequence = 9,         ///< of a bucket: `detail` is how often it was reduced
+  // Over nodes, of runs as an owner's:
+  node_residual = 10,         ///< what a node's sum lost on its way to the others
+  result_residual = 11,       ///< what the result lost on its way to the ranks of the first node
+  result_residual_copy = 12,  ///< of another node, where it is the same
 };
-inline constexpr Kind kFirstKind = Kind::sender_residual, kLastKind = Kind::sequence;
+inline constexpr Kind kFirstKind = Kind::sender_residual, kLastKind = Kind::result_residual_copy;
 /// Of the records of a kind, whether all ranks have the same.
-constexpr bool shared_by_ranks(Kind kind) { return kind >= Kind::left_factor; }
-constexpr bool of_parameter(Kind kind) { return kind < Kind::ranges; }
+constexpr bool shared_by_ranks(Kind kind) { return kind >= Kind::left_factor && kind <= Kind::sequence; }
+constexpr bool of_parameter(Kind kind) { return kind != Kind::ranges && kind != Kind::sequence; }
+/// Whether a record is of a run of a parameter, from `detail` on.
+constexpr bool of_run(Kind kind) { return kind == Kind::owner_residual || kind >= Kind::node_residual; }
 
 /// A piece of a state. Its bytes need not be aligned.
 struct Record {

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,7 +14,7 @@ struct Statistics {
   double encode_seconds = 0;    ///< contributions -> wire
   double combine_seconds = 0;   ///< sum of contributions -> wire
   double decode_seconds = 0;    ///< wire -> buffers
-  double wire_seconds = 0;      ///< reductions under way with nothing of the above to do
+  double wire_seconds = 0;      ///< under way with nothing of the above to do
   double blocked_seconds = 0;   ///< the trainer's thread waited for us
   std::uint64_t nonfinite = 0;  ///< NaN or infinite elements met on all ranks, contributions and sums
 
@@ -32,11 +33,27 @@ struct Statistics {
   }
 };
 
-/// The reductions between two ends of a step (commit or rollback).
+/// The reductions between two ends of a step (commit or rollback). Here `wire_seconds` is the part of `busy_seconds`
+/// with nothing to encode, combine or decode; those of reductions side by side add up to more.
 struct StepStatistics : Statistics {
   double step_seconds = 0;
+  double busy_seconds = 0;  ///< with reductions under way, however many
   /// Part of the step for which the trainer waited for communication.
   double communication_share() const { return step_seconds > 0 ? blocked_seconds / step_seconds : 0; }
+
+  /// A reduction that ended, of which so many seconds were not counted with others.
+  void add(const Statistics& reduction, double busy) {
+    Statistics::operator+=(reduction);
+    busy_seconds += busy;
+    wire_seconds = std::max(0.0, busy_seconds - encode_seconds - combine_seconds - decode_seconds);
+  }
+  /// Steps behind this one.
+  StepStatistics& operator+=(const StepStatistics& later) {
+    Statistics::operator+=(later);
+    step_seconds += later.step_seconds;
+    busy_seconds += later.busy_seconds;
+    return *this;
+  }
 };
 
 }  // namespace tightwire

@@ -24,7 +24,7 @@ struct SampleRecord {
   std::string parameter;
   std::size_t elements = 0;  ///< from its first on
   double gradient_norm = 0;  ///< of the exact mean
-  double error = 0;          ///< norm of the result less the exact mean, over `gradient_norm`
+  double error = 0;          ///< norm of the result less the exact mean, over `gradient_norm`; NaN where that is 0
   double residual_norm = 0;  ///< of what this rank's contributions lost, kept for later steps
 };
 
@@ -41,8 +41,8 @@ struct StepRecord {
 };
 
 struct TelemetryOptions {
-  // Files, none by default; "{rank}" is replaced by the rank.
-  std::string json_lines = {};  ///< a line per step, see docs/telemetry.md
+  // Files, none by default; "{rank}" is replaced by the rank, and must be there where there are several.
+  std::string json_lines = {};  ///< a line per step, see docs/telemetry.md; goes on behind what the file has
   std::string prometheus =
       {};                  ///< text exposition format, for node_exporter's textfile collector; replaced every second
   std::string trace = {};  ///< Chrome trace: chrome://tracing, ui.perfetto.dev
@@ -54,7 +54,7 @@ struct TelemetryOptions {
   double warn_share = 0.3;
   std::uint64_t warn_steps = 20;
   /// Every so many steps one parameter, another one each time, is reduced exactly as well. 0: never. The same on all
-  /// ranks.
+  /// ranks, which `seal` checks; so a Telemetry on some of them needs 0.
   std::uint64_t sample_every = 50;
   std::size_t sample_elements = std::size_t{1} << 16;  ///< at most, from its first on
 };
@@ -64,12 +64,13 @@ struct TelemetryOptions {
 ///     options.observer = std::make_shared<Telemetry>(TelemetryOptions{.json_lines = "steps-{rank}.jsonl"});
 ///
 /// Needs tightwire::core. Throws Error(invalid_argument) for a file that cannot be written and for options that make no
-/// sense; a file that fails later is given up, which `log` is told.
+/// sense; a file that fails later, or at the end, is given up, which `log` is told.
 class Telemetry final : public Observer {
  public:
   explicit Telemetry(TelemetryOptions options);
   ~Telemetry() override;
 
+  std::string agreement() const override;
   void sealed(const Session& session, const std::shared_ptr<Transport>& transport) override;
   void started(const Session& session, const Bucket& bucket) override;
   void finished(const Session& session, const Bucket& bucket) override;

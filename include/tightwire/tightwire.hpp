@@ -1,6 +1,7 @@
 #pragma once
 #include <tightwire/agreement.hpp>
 #include <tightwire/codec.hpp>
+#include <tightwire/consistency.hpp>
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/core_session.hpp>
 #include <tightwire/error.hpp>

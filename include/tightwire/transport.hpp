@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -6,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tightwire/error.hpp>
 
@@ -38,6 +40,20 @@ inline void require_valid(std::span<const Message> round, int rank, int size) {
     if (message.data == nullptr && message.bytes != 0)
       refuse("null data of " + std::to_string(message.bytes) + " bytes");
   }
+}
+
+/// Whether two pieces of memory share a byte.
+inline bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+/// Ranks as text for an error, each once: "1, 3".
+inline std::string rank_list(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
 }
 
 /// A posted round. 0 stands for "nothing posted" and is always done.
@@ -92,12 +108,19 @@ class Transport {
   /// node.
   virtual std::uint64_t node() const noexcept { return 0; }
 
-  /// A number for the next user of this transport (a Session), so that messages of two users never meet. Users are
-  /// made in the same order on every rank.
+  /// A number for the next user of this transport (a Session), under which its ranks greet each other. Users are made
+  /// in the same order on every rank.
   std::uint32_t next_channel() noexcept { return channels_.fetch_add(1, std::memory_order_relaxed); }
+  /// The first of so many numbers for messages that are no greetings. Rank 0 takes them for all ranks, which may have
+  /// different users under way at once (`agree_on_channels`). Of 22 bits each: what is made after four million others
+  /// shares its messages' tags with the first.
+  std::uint32_t take_channels(std::uint32_t count) noexcept {
+    return taken_.fetch_add(count, std::memory_order_relaxed);
+  }
 
  private:
   std::atomic<std::uint32_t> channels_{0};
+  std::atomic<std::uint32_t> taken_{0};
 };
 
 }  // namespace tightwire

@@ -72,11 +72,11 @@ def complete(
         error: Optional[Error] = None
         try:
             session.wait(bucket.number)
-        except Error as failure:
-            error = failure
-            if failure.status != Status.NONFINITE:  # which all ranks know of; anything else they must hear of
-                outcome.note(failure)
-                abort(communicator, str(failure))
+        except Exception as failure:
+            error = failure if isinstance(failure, Error) else Error(Status.INTERNAL, repr(failure))
+            if error.status != Status.NONFINITE:  # which all ranks know of; anything else they must hear of
+                outcome.note(error)
+                abort(communicator, str(error))
         began = time.perf_counter()
         waiting, bucket.waiting = bucket.waiting, []
         bucket.missing = len(bucket.pointers)  # before DDP goes on: the next step may begin at once
@@ -87,6 +87,21 @@ def complete(
                 arrival.future.set_result(None)
         waiting.clear()
         outcome.seconds += time.perf_counter() - began
+
+
+PATIENCE = 5.0  # seconds that closing waits for what is under way
+
+
+def joined(worker: threading.Thread, communicator: Communicator) -> bool:
+    """Waits for a thread that ends after what is under way, and gives that up, on every rank, where it takes long. False where
+    the thread stays nevertheless: what it uses must stay with it."""
+    if worker is threading.current_thread():
+        return True
+    worker.join(PATIENCE)
+    if worker.is_alive():
+        abort(communicator, "it was closed with reductions under way")
+        worker.join(PATIENCE)
+    return not worker.is_alive()
 
 
 def abort(communicator: Communicator, reason: str) -> None:
@@ -106,7 +121,7 @@ def close(
     if os.getpid() != owner:
         return
     started.put(None)
-    if worker is not threading.current_thread():
-        worker.join(timeout=5)
+    if not joined(worker, communicator):
+        return
     session.close()
     communicator.close()

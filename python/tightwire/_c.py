@@ -57,6 +57,16 @@ class Buffer(ctypes.Structure):
     ]
 
 
+class Replica(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("bytes", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("must_differ", ctypes.c_int32),
+    ]
+
+
 class CStatistics(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -86,6 +96,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "communicator_join": [ctypes.POINTER(Rendezvous), _handles],
     "communicator_in_process": [ctypes.c_int32, _handles],
     "communicator_gather": [_handle, ctypes.c_uint64, ctypes.c_int64, _uint64s],
+    "communicator_compare": [_handle, ctypes.c_uint64, ctypes.POINTER(Replica), _size, ctypes.c_int64],
     "communicator_abort": [_handle, ctypes.c_char_p],
     "session_open": [_handle, ctypes.c_char_p, _handles],
     "session_add_buffer": [_handle, ctypes.POINTER(Buffer), _sizes],

@@ -94,11 +94,19 @@ def meet(
 
     Collective over `group`, which carries one small object per rank. Rank 0 of the group listens at `address`, or, without
     one, where all ranks on its machine (a socket file's folder), else where those that know its host name, can reach it.
+
+    Over gloo, and the backend "tightwire", which is gloo's as well, a rank that does not come is an Error after `timeout`;
+    over other backends after the limit that they have of their own.
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    if dist.get_backend(group) == "gloo":  # its collectives wait half an hour for a rank that does not come
+    exact = getattr(group, "_exact", None)  # the group of gloo's in one of ours
+    if exact is not None or dist.get_backend(group) == "gloo":  # which waits half an hour for a rank that does not come
+        limit = datetime.timedelta(seconds=timeout)
         try:
-            dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=timeout))
+            if exact is not None:
+                exact.monitored_barrier(limit, wait_all_ranks=False)
+            else:
+                dist.monitored_barrier(group, timeout=limit)
         except RuntimeError as lost:
             raise Error(Status.TIMEOUT, f"rank {rank}: not every rank of the group attached: {lost}") from lost
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 import os
+import warnings
 import weakref
 from collections import Counter
-from collections.abc import Hashable
-from typing import Any, Optional
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from ._c import Error, Status
 from ._meeting import meet_in_store
 from ._sharded import all_gather, is_part, reduce_scatter
-from ._slots import NAMES, Slots
+from ._slots import NAMES, Slots, close_own
 from ._work import Work
 
 _SUMS = {"SUM": "sum", "AVG": "mean"}
@@ -64,6 +65,27 @@ class ProcessGroupOptions:
         return None
 
 
+class _Place(NamedTuple):
+    """What all ranks know of a tensor: the how-manieth of its kind it is in the backward pass. Outside of one, two take
+    turns."""
+
+    kind: str
+    dtype: torch.dtype
+    elements: int
+    operation: str
+    backward: bool
+    number: int
+
+
+class _Pass:
+    """A backward pass. The engine holds it until that ends, and calls it if it ends well."""
+
+    over = False
+
+    def __call__(self) -> None:
+        self.over = True
+
+
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A group of gloo's, of which sums of gradients go compressed. Made by init_process_group("tightwire")."""
 
@@ -75,10 +97,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         communicator = meet_in_store(store, rank, size, repr(settings), settings.complaint(), settings.timeout)
         self._slots = Slots(communicator, settings.timeout)
         self._group_name = ""
-        self._in_backward = False
-        self._seen: Counter[Hashable] = Counter()  # tensors of a kind in this backward pass
-        self._works: dict[Hashable, Work] = {}  # of which DistributedDataParallel, in C++, holds no more than half
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._slots)
+        self._pass: Callable[[], Optional[_Pass]] = lambda: None
+        self._seen: Counter[_Place] = Counter()  # tensors of a kind, at number 0; in this step where in a backward pass
+        self._works: dict[_Place, Work] = {}  # of which DistributedDataParallel, in C++, holds no more than half
+        self._forgotten_before = 0  # the last step
+        self._forgetful = False  # the last step was
+        self._warned = False
+        self._finalizer = weakref.finalize(self, close_own, os.getpid(), self._slots)
 
     def getBackendName(self) -> str:
         return "tightwire"
@@ -119,10 +144,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._exact.allreduce(given, options)
         tensor = given[0]
         words = f"{self.settings.codec} operation={operation}"
-        key = self._key(backward, "all_reduce", tensor, operation)
-        slot = self._slots.slot(key, tensor, "all_reduce", words if backward else f"{words} feedback=off")
-        work = self._works[key] = Work(given)
-        self._slots.start(slot, tensor, tensor.data_ptr() if backward else None, work.done)
+        place = self._place(backward, "all_reduce", tensor, operation)
+        slot = self._slots.slot(place, tensor, "all_reduce", words if backward else f"{words} feedback=off")
+        work = self._works[place] = Work(given)
+        self._slots.start(slot, tensor, tensor.data_ptr() if backward else None, work)
         return work
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, options: Any = None) -> Any:
@@ -133,15 +158,15 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._exact._reduce_scatter_base(output, whole, options)
         backward = self._enter_backward()
         words = f"{codec} operation={operation}" + ("" if backward else " feedback=off")
-        key = self._key(backward, "reduce_scatter", whole, operation)
-        return reduce_scatter(self._slots, key, words, output, whole)
+        place = self._place(backward, "reduce_scatter", whole, operation)
+        return reduce_scatter(self._slots, place, words, output, whole)
 
     def _allgather_base(self, whole: torch.Tensor, part: torch.Tensor, options: Any = None) -> Any:
         codec = self.settings.all_gather
         if codec is None or not self._is_large(whole) or not is_part(part, whole, self._size):
             return self._exact._allgather_base(whole, part)
-        key = self._key(False, "all_gather", whole, "")
-        return all_gather(self._slots, key, f"{codec} feedback=off", whole, part)
+        place = self._place(False, "all_gather", whole, "")
+        return all_gather(self._slots, place, f"{codec} feedback=off", whole, part)
 
     def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
         """FSDP gathers so on CPUs: into pieces of one tensor."""
@@ -160,35 +185,50 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             and tensor.numel() * tensor.element_size() >= max(self.settings.threshold, 1)
         )
 
-    def _key(self, backward: bool, kind: str, tensor: torch.Tensor, operation: str) -> Hashable:
-        """What all ranks know: the how-manieth of its kind this is in the backward pass. Outside of one, two take turns."""
-        what = (kind, str(tensor.dtype), tensor.numel(), operation, backward)
-        number = self._seen[what]
-        self._seen[what] += 1
-        return (*what, number if backward else number % 2)
+    def _place(self, backward: bool, kind: str, tensor: torch.Tensor, operation: str) -> _Place:
+        first = _Place(kind, tensor.dtype, tensor.numel(), operation, backward, 0)
+        number = self._seen[first]
+        self._seen[first] += 1
+        return first._replace(number=number if backward else number % 2)
 
     def _enter_backward(self) -> bool:
         """Whether a backward pass is under way on this thread; its first call ends the step of the one before."""
-        if self._in_backward:
-            return True
+        earlier = self._pass()  # None where an exception ended it
+        now = earlier if earlier is not None and not earlier.over else _Pass()
         try:
-            torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
+            torch.autograd.Variable._execution_engine.queue_callback(now)
         except RuntimeError:  # "Final callbacks can only be installed during backward pass"
             return False
-        self._in_backward = True
-        self.end_step()
+        if now is not earlier:
+            self._pass = weakref.ref(now)
+            self.end_step()
         return True
-
-    def _leave_backward(self) -> None:
-        self._in_backward = False
 
     def end_step(self, keep: bool = True) -> bool:
         """Ends the step of the last backward pass, as the next one does by itself: keeps what was dropped for the next step, or
         undoes it, if not `keep` or where some rank met a NaN or an infinity. The same on every rank."""
         kept = self._slots.end_step(keep)
-        for what in [each for each in self._seen if each[-1]]:  # type: ignore[index]
-            del self._seen[what]
+        seen = [place for place in self._seen if place.backward]
+        for place in seen:
+            del self._seen[place]
+        self._works = {place: work for place, work in self._works.items() if not place.backward}
+        if seen:
+            self._watch_what_is_forgotten()
         return kept
+
+    def _watch_what_is_forgotten(self) -> None:
+        """A step may forget when DDP regroups its buckets; to go on forgetting is to have no error feedback."""
+        forgetful = self.forgotten > self._forgotten_before
+        if forgetful and self._forgetful and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"tightwire: in two steps one after the other gradients came in the place of others ({self.forgotten} so far), "
+                "so that what compression dropped of them is lost. That happens with backward passes within a backward pass "
+                "(torch.utils.checkpoint: give it use_reentrant=False), with tensors that are made anew in every step, and "
+                "with models that take turns. tightwire.torch.attach knows parameters by name and loses nothing",
+                stacklevel=2,
+            )
+        self._forgetful, self._forgotten_before = forgetful, self.forgotten
 
 
 def _operation(given: Any) -> Optional[str]:
@@ -209,11 +249,6 @@ def _joined(parts: list[torch.Tensor]) -> Optional[torch.Tensor]:
     end = (first.storage_offset() + len(parts) * first.numel()) * first.element_size()
     storage = first.untyped_storage() if hasattr(first, "untyped_storage") else first.storage()
     return first.as_strided((len(parts) * first.numel(),), (1,)) if end <= storage.nbytes() else None
-
-
-def _close(owner: int, slots: Slots) -> None:
-    if os.getpid() == owner:
-        slots.close()
 
 
 def _delegate(name: str) -> Any:

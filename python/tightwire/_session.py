@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import math
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _c
@@ -121,9 +121,45 @@ class Communicator(_Owner):
         _c.call("communicator_gather", self._handle, value, max(1, round(timeout * 1000)), values)
         return list(values)
 
+    def compare(
+        self,
+        step: int,
+        equal: Mapping[str, Any],
+        differ: Optional[Mapping[str, Any]] = None,
+        timeout: float = 60.0,
+    ) -> None:
+        """Finds ranks that have drifted apart: what is in `equal` must be the same on every rank, and of what is in `differ`
+        (seeds of augmentation) no two ranks may have the same. By name, arrays with a contiguous buffer, or texts and numbers,
+        which are shown; the same names in the same order on every rank, causes first. Every 100 steps or so. Collective.
+
+        Raises Error(MISMATCH) with the same text on every rank: the first difference, and what each rank has.
+        """
+        pairs = [(name, value, 0) for name, value in equal.items()] + [(n, v, 1) for n, v in (differ or {}).items()]
+        views = [_bytes_of(name, value) for name, value, _ in pairs]
+        replicas = (_c.Replica * len(pairs))()
+        for replica, view, (name, _, must_differ) in zip(replicas, views, pairs):
+            address = ctypes.addressof(view) if len(view) else 0
+            replica.struct_size, replica.name = ctypes.sizeof(_c.Replica), name.encode()
+            replica.bytes, replica.size, replica.must_differ = address, len(view), must_differ
+        _c.call("communicator_compare", self._handle, step, replicas, len(pairs), max(1, round(timeout * 1000)))
+
     def abort(self, reason: str) -> None:
         """Gives up: every rank that waits for this one, now or later, gets an Error with this reason at once."""
         _c.call("communicator_abort", self._handle, reason.encode())
+
+
+def _bytes_of(name: str, value: Any) -> "ctypes.Array[ctypes.c_char]":
+    """The bytes of an array, uncopied where it is writable, or of a value's text."""
+    try:
+        view = memoryview(value)
+    except TypeError:
+        view = memoryview(str(value).encode())
+    if not view.c_contiguous:
+        raise Error(Status.INVALID_ARGUMENT, f'"{name}" is not contiguous')
+    kind = ctypes.c_char * view.nbytes
+    if view.readonly or view.nbytes == 0:
+        return kind.from_buffer_copy(view.cast("B") if view.nbytes else b"")
+    return kind.from_buffer(view)
 
 
 class Session(_Owner):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ._c import Error, Status
 from ._meeting import meet
-from ._slots import NAMES, Slots
+from ._slots import NAMES, Slots, close_own
 from ._work import Work
 
 
@@ -26,21 +26,22 @@ def is_part(part: torch.Tensor, whole: torch.Tensor, size: int) -> bool:
 
 def reduce_scatter(slots: Slots, key: Hashable, words: str, output: torch.Tensor, whole: torch.Tensor) -> Work:
     """Starts it. What comes in stays as it is."""
+    target, whole = output.detach(), whole.detach()  # whoever trains them, autograd has no part in this
     rank, size = slots.communicator.rank, slots.communicator.size
     slot = slots.slot(key, whole, "reduce_scatter", words, scratch=True)
     slots.await_idle(slot)
     assert slot.scratch is not None
     slot.scratch.copy_(whole.view(-1))
-    work = Work([output])
-    copy = (output.view(-1), _part(slot.scratch, rank, size))
-    slots.start(slot, slot.scratch, None, lambda error: work.done(error, copy))
+    work = Work([output], (target.view(-1), _part(slot.scratch, rank, size)))
+    slots.start(slot, slot.scratch, None, work)
     return work
 
 
 def all_gather(slots: Slots, key: Hashable, words: str, whole: torch.Tensor, part: torch.Tensor) -> Work:
     """Starts it. Our own part of the result is what the others get of it, so that all have the same bits."""
+    target, part = whole.detach(), part.detach()
     rank, size = slots.communicator.rank, slots.communicator.size
-    ours = _part(whole, rank, size)
+    ours = _part(target, rank, size)
     first, last = whole.data_ptr(), whole.data_ptr() + whole.numel() * whole.element_size()
     if first < part.data_ptr() + part.numel() * part.element_size() and part.data_ptr() < last:
         raise Error(
@@ -52,7 +53,7 @@ def all_gather(slots: Slots, key: Hashable, words: str, whole: torch.Tensor, par
     slots.await_idle(slot)
     ours.copy_(part.view(-1))
     work = Work([whole])
-    slots.start(slot, whole, None, work.done)
+    slots.start(slot, target, None, work)
     return work
 
 
@@ -82,7 +83,7 @@ class Sharded:
         group = group if group is not None else dist.group.WORLD
         description = f"gradients {gradients}\nweights {weights}"
         self._slots = Slots(meet(group, description, None, address, timeout), timeout)
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._slots)
+        self._finalizer = weakref.finalize(self, close_own, os.getpid(), self._slots)
 
     def reduce_scatter(
         self, output: torch.Tensor, whole: torch.Tensor, name: str, *, average: bool = True, async_op: bool = False
@@ -90,14 +91,15 @@ class Sharded:
         """Our part of the mean (or sum) over ranks of `whole`, of which rank r's part is number r. `whole` stays as it is."""
         self._check("reduce_scatter", output, whole)
         words = f"{self._gradients} operation={'mean' if average else 'sum'}"
-        work = reduce_scatter(self._slots, ("reduce_scatter", name, average, whole.numel()), words, output, whole)
-        return _returned(work, async_op)
+        key = ("reduce_scatter", name, average, whole.numel(), NAMES[whole.dtype])
+        return _returned(reduce_scatter(self._slots, key, words, output, whole), async_op)
 
     def all_gather(self, whole: torch.Tensor, part: torch.Tensor, name: str, *, async_op: bool = False) -> Optional[Work]:
         """Every rank's `part` into `whole`, rounded alike on all ranks; `part`, the weights that are trained, stays exact."""
         self._check("all_gather", part, whole)
         words = f"{self._weights} feedback=off"
-        return _returned(all_gather(self._slots, ("all_gather", name, whole.numel()), words, whole, part), async_op)
+        key = ("all_gather", name, whole.numel(), NAMES[whole.dtype])
+        return _returned(all_gather(self._slots, key, words, whole, part), async_op)
 
     def _check(self, call: str, part: torch.Tensor, whole: torch.Tensor) -> None:
         rank, size = self._slots.communicator.rank, self._slots.communicator.size
@@ -137,8 +139,3 @@ def _returned(work: Work, async_op: bool) -> Optional[Work]:
         return work
     work.wait()
     return None
-
-
-def _close(owner: int, slots: Slots) -> None:
-    if os.getpid() == owner:
-        slots.close()

@@ -1,16 +1,18 @@
 """Tensors that come one at a time, without a name: each through a Session of its own, found again by what all ranks know."""
 
 import ctypes
+import os
 import queue
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Optional
 
 import torch
 
-from ._arrivals import abort
+from ._arrivals import abort, joined
 from ._c import Error, Status
 from ._session import Communicator, Session
+from ._work import Work
 
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -18,17 +20,15 @@ NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "f
 class Slot:
     """A Session of one buffer."""
 
-    def __init__(self, session: Session, count: int, feedback: bool, scratch: Optional[torch.Tensor]) -> None:
-        self.session, self.count, self.feedback = session, count, feedback
+    def __init__(self, session: Session, like: torch.Tensor, feedback: bool, scratch: Optional[torch.Tensor]) -> None:
+        self.session, self.feedback = session, feedback
+        self.count, self.dtype = like.numel(), like.dtype
         self.scratch = scratch  # what is reduced where the caller's own tensor must stay as it is
         self.pointers = (ctypes.c_void_p * 1)()
         self.address = 0  # of the tensor that it was last used for
         self.open = False  # it was used in this step
         self.idle = threading.Event()
         self.idle.set()
-
-
-Done = Callable[[Optional[Error]], None]
 
 
 class Slots:
@@ -40,13 +40,19 @@ class Slots:
         self.forgotten = 0  # times that residuals were dropped, as another tensor came
         self._timeout = timeout
         self._slots: dict[Hashable, Slot] = {}
-        self._started: "queue.SimpleQueue[Optional[tuple[Slot, Done]]]" = queue.SimpleQueue()
+        self._started: "queue.SimpleQueue[Optional[tuple[Slot, Work]]]" = queue.SimpleQueue()
         self._worker: Optional[threading.Thread] = None
 
     def slot(self, key: Hashable, tensor: torch.Tensor, operation: str, specification: str, scratch: bool = False) -> Slot:
         """The slot of this key. `tensor` is the whole buffer; of a sharded operation, every rank's part."""
         slot = self._slots.get(key)
         if slot is not None:
+            if (slot.count, slot.dtype) != (tensor.numel(), tensor.dtype):
+                raise Error(
+                    Status.INVALID_ARGUMENT,
+                    f"rank {self.communicator.rank}: {key} was first used with {slot.count} elements of {slot.dtype}, and now "
+                    f"with {tensor.numel()} of {tensor.dtype}",
+                )
             return slot
         self._check()
         feedback = "feedback=off" not in specification.split()
@@ -55,12 +61,12 @@ class Slots:
         shape = (tensor.numel(),) if operation == "all_reduce" else (size, tensor.numel() // size)
         session.add(str(key), shape, NAMES[tensor.dtype], operation)
         session.seal()
-        slot = Slot(session, tensor.numel(), feedback, torch.empty(tensor.numel(), dtype=tensor.dtype) if scratch else None)
+        slot = Slot(session, tensor, feedback, torch.empty(tensor.numel(), dtype=tensor.dtype) if scratch else None)
         self._slots[key] = slot
         return slot
 
-    def start(self, slot: Slot, data: torch.Tensor, identity: Optional[int], done: Done) -> None:
-        """Starts it on `data`, in place; `done` is called from a thread of ours. Where the tensor whose address is `identity` is
+    def start(self, slot: Slot, data: torch.Tensor, identity: Optional[int], work: Work) -> None:
+        """Starts it on `data`, in place; a thread of ours ends `work`. Where the tensor whose address is `identity` is
         another one than before, what is left of that one is dropped and not added to this one."""
         self._check()
         self.await_idle(slot)
@@ -72,14 +78,18 @@ class Slots:
                 slot.session.scale_residuals(0.0)
                 self.forgotten += 1
             slot.address = identity
+        slot.pointers[0] = data.data_ptr()
+        try:
+            slot.session.start_pointers(0, slot.pointers)
+        except Error as error:
+            self.fail(error)
+            raise
         slot.idle.clear()
         slot.open = True
-        slot.pointers[0] = data.data_ptr()
-        slot.session.start_pointers(0, slot.pointers)
         if self._worker is None:
             self._worker = threading.Thread(target=_complete, args=(self, self._started), name="tightwire", daemon=True)
             self._worker.start()
-        self._started.put((slot, done))
+        self._started.put((slot, work))
 
     def await_idle(self, slot: Slot) -> None:
         if not slot.idle.wait(2 * self._timeout):  # the Session's own limit comes first
@@ -115,24 +125,32 @@ class Slots:
         abort(self.communicator, str(error))
 
     def close(self) -> None:
+        """Ends it, after what is under way, or without where that takes long: then on every rank with an Error."""
         self._started.put(None)
-        if self._worker is not None and self._worker is not threading.current_thread():
-            self._worker.join(timeout=5)
+        if self._worker is not None and not joined(self._worker, self.communicator):
+            return
         for slot in self._slots.values():
             slot.session.close()
         self._slots.clear()
         self.communicator.close()
 
 
-def _complete(slots: Slots, started: "queue.SimpleQueue[Optional[tuple[Slot, Done]]]") -> None:
+def close_own(owner: int, slots: Slots) -> None:
+    """For finalizers: a child of fork() closes nothing."""
+    if os.getpid() == owner:
+        slots.close()
+
+
+def _complete(slots: Slots, started: "queue.SimpleQueue[Optional[tuple[Slot, Work]]]") -> None:
     while (entry := started.get()) is not None:
-        slot, done = entry
+        slot, work = entry
         failure: Optional[Error] = None
         try:
             slot.session.wait(0)
-        except Error as error:
-            failure = error
-            slots.fail(error)
+            work.fetch()  # before anyone may use the slot again
+        except Exception as error:
+            failure = error if isinstance(error, Error) else Error(Status.INTERNAL, repr(error))
+            slots.fail(failure)
         slot.idle.set()
-        done(failure)
-        del entry, slot, done
+        work.done(failure)
+        del entry, slot, work

@@ -1,21 +1,25 @@
 """What a collective operation of torch.distributed returns."""
 
+import datetime
+import threading
 from typing import Any, Optional
 
 import torch
 from torch.futures import Future
 
-from ._c import Error
+from ._c import Error, Status
 
 _BaseWork: Any = torch._C._distributed_c10d.Work
 
 
 class Work(_BaseWork):  # type: ignore[misc]
-    """What a caller waits for."""
+    """What a caller waits for. Where the result comes about elsewhere, `copy` is where it goes and where it then is."""
 
-    def __init__(self, result: list[torch.Tensor]) -> None:
+    def __init__(self, result: list[torch.Tensor], copy: Optional[tuple[torch.Tensor, torch.Tensor]] = None) -> None:
         super().__init__()
         self._tensors = result
+        self._copy = copy
+        self._over = threading.Event()
         self._error: Optional[Error] = None
         self._ended: Future[None] = Future()
         # Not set_exception, whose exception a reader in C++, as DistributedDataParallel, would take for the result.
@@ -26,13 +30,22 @@ class Work(_BaseWork):  # type: ignore[misc]
             raise self._error
         return self._tensors
 
-    def done(self, error: Optional[Error], copy: Optional[tuple[torch.Tensor, torch.Tensor]] = None) -> None:
-        self._error = error
-        if error is None and copy is not None:
-            copy[0].copy_(copy[1])
+    def fetch(self) -> None:
+        """Puts the result where the caller wants it."""
+        if self._copy is not None:
+            self._copy[0].copy_(self._copy[1])
+
+    def done(self, error: Optional[Error]) -> None:
+        """Ends the wait. Callbacks of the future run in it, and may start what comes next."""
+        self._error, self._copy = error, None
+        self._over.set()
         self._ended.set_result(None)
 
-    def wait(self, timeout: Any = None) -> bool:
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        """Raises what ended the operation, or Error(TIMEOUT) where that takes longer than `timeout`, which ends nothing."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0  # which is PyTorch's word for no limit as well
+        if seconds > 0 and not self._over.wait(seconds):
+            raise Error(Status.TIMEOUT, f"the operation is under way after {seconds} s")
         try:
             self._future.wait()
         except RuntimeError:

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -19,14 +19,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ._arrivals import Arrival, Bucket, Outcome, Place, abort, close, complete
 from ._c import Error, Status
+from ._consistency import ConsistencyCheck, Value
 from ._meeting import meet
 from ._process_group import ProcessGroup, ProcessGroupOptions, register
 from ._session import Communicator, Session, Statistics
 from ._sharded import Sharded
+from ._slots import NAMES
 
 # No deferred annotations in this file: DistributedDataParallel looks at those of its hook.
 
-_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _FORMAT = 1  # of state_dict()
 
 
@@ -48,6 +49,7 @@ class Sync:
         self._open = False  # a step has begun and not been ended
         self._started: "queue.SimpleQueue[Optional[Bucket]]" = queue.SimpleQueue()
         self._outcome = Outcome()
+        self._check: Optional[ConsistencyCheck] = None
         arguments = (session, communicator, self._started)
         self._worker = threading.Thread(target=complete, args=(*arguments, self._outcome), name="tightwire", daemon=True)
         self._worker.start()
@@ -71,6 +73,8 @@ class Sync:
         if self._missing == len(self._places):
             if self._open:
                 self.commit()
+            if self._check is not None:
+                self._compare(self._check)
             self._open = True
         buffer = bucket.buffer()
         arrival = Arrival(buffer)
@@ -193,6 +197,43 @@ class Sync:
         else:
             self.session.restore_ranks([_state_bytes(each) for each in state])
 
+    def check_consistency(
+        self,
+        optimizer: Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]],
+        every: int = 100,
+        *,
+        equal: Optional[Mapping[str, Value]] = None,
+        differ: Optional[Mapping[str, Value]] = None,
+        timeout: float = 60.0,
+    ) -> ConsistencyCheck:
+        """Compares ranks from now on, as the next step and every `every`-th after it begin: the optimizer's settings, step
+        counters, momenta and parameters, by hash. Every rank calls it. Finds momentum that was not summed, steps that one rank
+        skipped, learning rates that differ. Backward then fails on every rank, and `error` names the first difference and what
+        each rank has; the synchronization is over.
+
+        equal: settings and seeds that must be the same on every rank: {"sampler seed": 7, "epoch": lambda: epoch}.
+        differ: seeds of which no two ranks may have the same: {"augmentation seed": seed}.
+        The result's `compare()` compares at once, and leaves the synchronization as it is.
+        """
+        if every < 1 or timeout <= 0:
+            raise Error(
+                Status.INVALID_ARGUMENT,
+                f"rank {self.communicator.rank}: check_consistency: every must be 1 or more and timeout above 0, got {every} "
+                f"and {timeout}",
+            )
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+        names = {key: place.name for key, place in self._places.items()}
+        self._check = ConsistencyCheck(self.communicator, optimizers, names, every, equal or {}, differ or {}, timeout)
+        return self._check
+
+    def _compare(self, check: ConsistencyCheck) -> None:
+        try:
+            check.step_begins()
+        except Error as failure:
+            if failure.status == Status.MISMATCH:  # which every rank knows: nobody waits for another
+                self._outcome.note(failure)
+            raise
+
     def statistics(self, scope: str = "last step") -> Statistics:
         """Bytes and times of "this step", the "last step" or "all steps" that ended."""
         return self.session.statistics(scope)
@@ -219,7 +260,8 @@ def _hook(sync: Sync, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     try:
         return sync._arrived(bucket)
     except BaseException as failure:
-        sync._fail(failure)
+        if failure is not sync.error:
+            sync._fail(failure)
         raise
     finally:
         sync._hook_seconds += time.perf_counter() - began
@@ -236,8 +278,8 @@ def _complaint(ddp: Any, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -
     if getattr(ddp, "_tightwire_attached", False):
         return "this model is attached to already; DistributedDataParallel takes one hook"
     for name, parameter in parameters:
-        if parameter.dtype not in _NAMES:
-            return f'"{name}" is {parameter.dtype}; known are {", ".join(map(str, _NAMES))}. Leave it to the model\'s own care'
+        if parameter.dtype not in NAMES:
+            return f'"{name}" is {parameter.dtype}; known are {", ".join(map(str, NAMES))}. Leave it to the model\'s own care'
         if parameter.device.type != "cpu":
             return f'"{name}" is on {parameter.device}; this version reduces in host memory'
         if parameter.layout != torch.strided:
@@ -312,7 +354,7 @@ def attach(
     session = Session(communicator, specification)
     buckets: list[Bucket] = []
     places: dict[int, Place] = {}
-    numbers = [session.add(name, p.shape, _NAMES[p.dtype]) for name, p in parameters]
+    numbers = [session.add(name, p.shape, NAMES[p.dtype]) for name, p in parameters]
     for indices in _group(parameters, min(most, getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1 << 20)), most):
         bucket = Bucket(session.add_bucket([numbers[index] for index in indices]), len(indices))
         buckets.append(bucket)
@@ -332,4 +374,4 @@ def attach(
 
 register()
 
-__all__ = ["Error", "ProcessGroup", "ProcessGroupOptions", "Sharded", "Sync", "attach"]
+__all__ = ["ConsistencyCheck", "Error", "ProcessGroup", "ProcessGroupOptions", "Sharded", "Sync", "attach"]

@@ -13,7 +13,7 @@ void put(TextBuilder& line, const Statistics& s) {
 /// One JSON object per line: what the Session is, then its steps.
 class JsonLines final : public RecordWriter {
  public:
-  explicit JsonLines(const std::string& path) : file_(path) {}
+  explicit JsonLines(const std::string& path) : file_(path, "a") {}
 
   void begin(const JobPlace& place) override {
     line_ << "{\"session\":{\"rank\":" << place.rank << ",\"ranks\":" << place.ranks << ",\"description\":";
@@ -49,6 +49,7 @@ class JsonLines final : public RecordWriter {
     write();
   }
   void flush() override { file_.flush(); }
+  void end() override { file_.close(); }
 
  private:
   void write() {

@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -14,12 +15,6 @@ namespace {
 class Prometheus final : public RecordWriter {
  public:
   explicit Prometheus(const std::string& path) : path_(path) { replace(); }
-  ~Prometheus() override {
-    try {
-      flush();
-    } catch (const Error&) {  // nobody is left to be told
-    }
-  }
 
   void begin(const JobPlace& place) override {
     labels_.clear();
@@ -27,8 +22,7 @@ class Prometheus final : public RecordWriter {
     flush();
   }
   void step(const StepRecord& record) override {
-    static_cast<Statistics&>(total_) += record.statistics;
-    total_.step_seconds += record.statistics.step_seconds;
+    total_ += record.statistics;
     ++steps_;
     rolled_back_ += record.kept ? 0 : 1;
     share_ = record.statistics.communication_share();
@@ -68,14 +62,24 @@ class Prometheus final : public RecordWriter {
   template <class Number>
   void entry(const char* name, const char* help, const char* type, Number value) {
     text_ << "# HELP tightwire_" << name << " " << help << "\n# TYPE tightwire_" << name << " " << type
-          << "\ntightwire_" << name << labels_.text() << value << "\n";
+          << "\ntightwire_" << name << labels_.text();
+    put(value);
+    text_ << "\n";
+  }
+  void put(std::uint64_t value) { text_ << value; }
+  /// What is not finite has names of its own here; of JSON's "null" a reader refuses the whole file.
+  void put(double value) {
+    if (std::isfinite(value))
+      text_ << value;
+    else
+      text_ << (std::isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
   }
   void replace() {
     const std::string draft = path_ + ".draft";
     {
       OutputFile file(draft);
       file.write(text_.text());
-      file.flush();
+      file.close();
     }
     if (std::rename(draft.c_str(), path_.c_str()) != 0)
       throw Error(Errc::transport, "telemetry: \"" + path_ + "\" cannot be replaced: " + std::strerror(errno));

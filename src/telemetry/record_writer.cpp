@@ -4,16 +4,19 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <tightwire/error.hpp>
 
 namespace tightwire::telemetry {
 
-OutputFile::OutputFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w")) {
+OutputFile::OutputFile(const std::string& path, const char* mode) : path_(path), file_(std::fopen(path.c_str(), mode)) {
   if (file_ == nullptr)
     throw Error(Errc::invalid_argument, "telemetry: \"" + path + "\" cannot be written: " + std::strerror(errno));
 }
-OutputFile::~OutputFile() { static_cast<void>(std::fclose(file_)); }
+OutputFile::~OutputFile() {
+  if (file_ != nullptr) static_cast<void>(std::fclose(file_));  // after an error, which was thrown
+}
 
 void OutputFile::fail(const char* what) const {
   throw Error(Errc::transport, "telemetry: \"" + path_ + "\": " + what + ": " + std::strerror(errno));
@@ -23,6 +26,9 @@ void OutputFile::write(std::string_view text) {
 }
 void OutputFile::flush() {
   if (std::fflush(file_) != 0) fail("cannot be written");
+}
+void OutputFile::close() {
+  if (std::fclose(std::exchange(file_, nullptr)) != 0) fail("cannot be written");
 }
 
 TextBuilder& TextBuilder::operator<<(std::uint64_t number) {

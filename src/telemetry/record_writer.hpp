@@ -26,9 +26,12 @@ class RecordWriter {
   virtual void step(const StepRecord& record) = 0;
   /// Makes readable what was written, about once a second.
   virtual void flush() = 0;
+  /// The last call.
+  virtual void end() { flush(); }
 };
 
-/// Throw Error(invalid_argument) for a path that cannot be written.
+/// Throw Error(invalid_argument) for a path that cannot be written. Lines go on behind those that a file has, the
+/// others replace it.
 std::unique_ptr<RecordWriter> json_lines(const std::string& path);
 std::unique_ptr<RecordWriter> prometheus(const std::string& path);
 std::unique_ptr<RecordWriter> chrome_trace(const std::string& path);
@@ -36,13 +39,15 @@ std::unique_ptr<RecordWriter> chrome_trace(const std::string& path);
 /// A file that is written, and closed at the end.
 class OutputFile {
  public:
-  explicit OutputFile(const std::string& path);
+  /// `mode` as fopen has it.
+  explicit OutputFile(const std::string& path, const char* mode = "w");
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();
   /// Throw Error(transport).
   void write(std::string_view text);
   void flush();
+  void close();
 
  private:
   [[noreturn]] void fail(const char* what) const;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -121,7 +122,8 @@ inline std::optional<SampleRecord> Shadow::end_step(const Session& session) {
   }
   SampleRecord sample{.parameter = session.parameters()[id].name, .elements = elements_};
   sample.gradient_norm = norm(std::span(gradient_).first(elements_));
-  sample.error = norm(std::span(result_).first(elements_)) / std::max(sample.gradient_norm, 1e-300);
+  sample.error = sample.gradient_norm > 0 ? norm(std::span(result_).first(elements_)) / sample.gradient_norm
+                                          : std::numeric_limits<double>::quiet_NaN();
   const std::span<const float> residual = session.sender_residual(id);
   sample.residual_norm = norm(residual.first(std::min(residual.size(), elements_)));
   return sample;

@@ -19,8 +19,12 @@ Error bad(const std::string& what) { return Error(Errc::invalid_argument, "telem
 
 double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
 
-std::string with_rank(std::string path, int rank) {
+/// Throws Error(invalid_argument) where several ranks would write one file.
+std::string with_rank(std::string path, const char* option, int rank, int ranks) {
   constexpr std::string_view kRank = "{rank}";
+  if (!path.empty() && ranks > 1 && path.find(kRank) == std::string::npos)
+    throw bad(std::string(option) + " \"" + path + "\" is the same file for all of " + std::to_string(ranks) +
+              " ranks; put {rank} into its name");
   for (std::size_t at; (at = path.find(kRank)) != std::string::npos;)
     path.replace(at, kRank.size(), std::to_string(rank));
   return path;
@@ -37,21 +41,40 @@ class Telemetry::State {
     if (!options_.log) options_.log = [](const std::string& line) { std::cerr << "tightwire: " + line + "\n"; };
   }
 
+  ~State() {
+    for (const auto& writer : writers_) {
+      try {
+        writer->end();
+      } catch (const Error& error) {
+        tell_at_the_end(error.what());
+      }
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  std::string agreement() const {
+    if (options_.sample_every == 0) return {};
+    return "telemetry samples " + std::to_string(options_.sample_elements) + " elements every " +
+           std::to_string(options_.sample_every) + " steps\n";
+  }
+
   void sealed(const Session& session, const std::shared_ptr<Transport>& transport) {
     if (sealed_) throw bad("it watches a Session already; every Session needs one of its own");
     sealed_ = true;
-    const auto path = [&](const std::string& given) { return with_rank(given, session.rank()); };
-    if (!options_.json_lines.empty()) writers_.push_back(telemetry::json_lines(path(options_.json_lines)));
-    if (!options_.prometheus.empty()) writers_.push_back(telemetry::prometheus(path(options_.prometheus)));
-    if (!options_.trace.empty()) writers_.push_back(telemetry::chrome_trace(path(options_.trace)));
+    const auto open = [&](const std::string& given, const char* option, auto make) {
+      const std::string path = with_rank(given, option, session.rank(), session.size());
+      if (!path.empty()) writers_.push_back(make(path));
+    };
     rank_ = session.rank();
+    open(options_.json_lines, "json_lines", telemetry::json_lines);
+    open(options_.prometheus, "prometheus", telemetry::prometheus);
+    open(options_.trace, "trace", telemetry::chrome_trace);
     for (auto& writer : writers_) writer->begin({session.rank(), session.size(), session.description()});
     if (options_.sample_every != 0 && session.size() > 1)
       shadow_.emplace(session, transport, options_.sample_every, options_.sample_elements);
-    for (BucketId id = 0; id < session.buckets(); ++id) {
+    for (BucketId id = 0; id < session.buckets(); ++id)
       record_.buckets.push_back({session.parameters()[session.bucket_parameters(id).front()].name, {}});
-      spans_.reserve(session.buckets());
-    }
     sealed_at_ = step_began_ = flushed_ = Clock::now();
   }
 
@@ -68,12 +91,12 @@ class Telemetry::State {
     record.statistics += bucket.last;
     record.began = seconds(step_began_, bucket.operation.began);
     record.ended = seconds(step_began_, bucket.operation.ended);
-    spans_.emplace_back(record.began, record.ended);
   }
 
   void step_ended(const Session& session, bool kept) {
     const std::lock_guard lock(mutex_);
     const TimePoint now = Clock::now();
+    const NextStep next{*this, now};  // whatever the user's functions throw
     record_.kept = kept;
     record_.began = seconds(sealed_at_, step_began_);
     record_.statistics = session.last_step();
@@ -82,46 +105,59 @@ class Telemetry::State {
     write(now);
     if (options_.callback) options_.callback(record_);
     warn(session);
-    for (BucketRecord& bucket : record_.buckets) {
-      bucket.statistics = {};
-      bucket.began = bucket.ended = 0;
-    }
-    spans_.clear();
-    ++record_.step;
-    step_began_ = now;
   }
 
  private:
-  /// Of the time with reductions under way, that in which nobody waited.
-  double overlap() {
-    std::sort(spans_.begin(), spans_.end());
-    double busy = 0, end = 0;
-    for (const auto& [from, to] : spans_) {
-      busy += std::max(0.0, to - std::max(from, end));
-      end = std::max(end, to);
+  void tell_at_the_end(const std::string& failure) noexcept {
+    try {
+      options_.log("rank " + std::to_string(rank_) + ": " + failure + "; what was written to it is not complete");
+    } catch (...) {  // nobody is left to be told
     }
-    return busy > 0 ? std::clamp(1 - record_.statistics.blocked_seconds / busy, 0.0, 1.0) : 0;
+  }
+
+  /// At its end records are those of the next step.
+  struct NextStep {
+    State& state;
+    TimePoint began;
+    ~NextStep() {
+      for (BucketRecord& bucket : state.record_.buckets) {
+        bucket.statistics = {};
+        bucket.began = bucket.ended = 0;
+      }
+      state.record_.sample.reset();
+      ++state.record_.step;
+      state.step_began_ = began;
+    }
+  };
+
+  /// Of the time with reductions under way, that in which nobody waited.
+  double overlap() const {
+    const StepStatistics& step = record_.statistics;
+    return step.busy_seconds > 0 ? std::clamp(1 - step.blocked_seconds / step.busy_seconds, 0.0, 1.0) : 0;
   }
 
   void write(TimePoint now) {
     const bool flush = now - flushed_ > std::chrono::seconds(1);
     if (flush) flushed_ = now;
-    for (auto writer = writers_.begin(); writer != writers_.end();) {
+    std::vector<std::string> failures;
+    const auto failed = [&](const std::unique_ptr<telemetry::RecordWriter>& writer) {
       try {
-        (*writer)->step(record_);
-        if (flush) (*writer)->flush();
-        ++writer;
+        writer->step(record_);
+        if (flush) writer->flush();
+        return false;
       } catch (const Error& error) {
-        options_.log("rank " + std::to_string(rank_) + ": " + error.what() + "; nothing more is written to it");
-        writer = writers_.erase(writer);
+        failures.push_back(error.what());
+        return true;
       }
-    }
+    };
+    writers_.erase(std::remove_if(writers_.begin(), writers_.end(), failed), writers_.end());
+    for (const std::string& failure : failures)
+      options_.log("rank " + std::to_string(rank_) + ": " + failure + "; nothing more is written to it");
   }
 
   void warn(const Session& session) {
     if (warned_) return;
-    static_cast<Statistics&>(watched_) += record_.statistics;
-    watched_.step_seconds += record_.statistics.step_seconds;
+    watched_ += record_.statistics;
     watched_overlap_ += record_.overlap;
     if (++watched_steps_ < options_.warn_steps) return;
     const double overlap = watched_overlap_ / static_cast<double>(watched_steps_);
@@ -143,7 +179,6 @@ class Telemetry::State {
   std::vector<std::unique_ptr<telemetry::RecordWriter>> writers_;
   std::optional<telemetry::Shadow> shadow_;
   StepRecord record_;
-  std::vector<std::pair<double, double>> spans_;
   TimePoint sealed_at_, step_began_, flushed_;
   int rank_ = 0;
   bool sealed_ = false;
@@ -156,6 +191,7 @@ class Telemetry::State {
 
 Telemetry::Telemetry(TelemetryOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 Telemetry::~Telemetry() = default;
+std::string Telemetry::agreement() const { return state_->agreement(); }
 void Telemetry::sealed(const Session& session, const std::shared_ptr<Transport>& transport) {
   state_->sealed(session, transport);
 }

@@ -33,6 +33,18 @@ static void communicators(void) {
   tightwire_communicator_close(NULL);
 }
 
+static void replicas(tightwire_communicator* communicator) {
+  tightwire_replica replica = {.struct_size = 4, .name = "weight"};
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT,
+              "struct_size");
+  replica.struct_size = sizeof replica;
+  CHECK_OK(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000));
+  replica.size = 4;
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "null");
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 0, 0), TIGHTWIRE_INVALID_ARGUMENT, "timeout_ms");
+}
+
 static void specifications(tightwire_communicator* communicator) {
   static const char* const kWrong[][2] = {
       {"int9", "not known; known are exact"},
@@ -47,8 +59,23 @@ static void specifications(tightwire_communicator* communicator) {
       {"int8 seed=one", "\"one\" is no such number"},
       {"int8 telemetry=", "no folder that can be made"},
       {"int8 telemetry=/dev/null/here", "no folder that can be made"},
-      {"int8 ranks-per-node=2", "1 ranks are no multiple of 2 per node"},
-      {"int8 ranks-per-node=0", "must be at least 1"},
+      {"int8 levels=node:2", "levels=node:2: 1 ranks are no multiple of 2"},
+      {"int8 levels=node:0", "a node has at least 1 rank"},
+      {"int8 levels=node:1+", "a node has at least 1 rank"},
+      {"int8 levels=node:1+1", "these are 2 ranks, and there are 1"},
+      {"int8 levels=rack:8", "known are auto, node:<ranks of each>"},
+      {"int8 inside=bf16", "is of nodes, and levels= says none"},
+      {"int8 levels=auto inside=bf15", "codec \"bf15\""},
+      {"hier(inside=exact)", "does not say across=CODEC"},
+      {"hier(across=int4, inside=int9)", "codec \"int9\""},
+      {"hier(int4)", "\"int4\" is not known; known are inside=CODEC"},
+      {"hier(across=int4, across=int8)", "across is given twice"},
+      {"hier(across=int4, inside=)", "nothing comes after inside="},
+      {"hier(across=int4", "the closing ) is missing"},
+      {"hier(across=hier(across=int4))", "is for a whole Session"},
+      {"hier(across=int4) inside=bf16", "belongs between the brackets"},
+      {"hier(across=int4, levels=node:1) levels=node:1", "has levels already"},
+      {"int8 rule=a=hier(across=int4)", "is for a whole Session"},
       {"int8 nonfinite=ignore", "must be propagate, skip_step or error"},
       {"int8 nonfinite=skip_step rollback=off", "skip_step needs rollback"},
   };
@@ -67,7 +94,7 @@ static void options(tightwire_communicator* communicator) {
   CHECK_OK(tightwire_session_open(
       communicator,
       " int4:block=32  operation=sum feedback=off rollback=off seed=42 nonfinite=error"
-      " ranks-per-node=1 inside=bf16 rule=head.*=bf16 exact=*norm* small=compressed bucket-bytes=1 timeout=5.5\n",
+      " levels=node:1 inside=bf16 rule=head.*=bf16 exact=*norm* small=compressed bucket-bytes=1 timeout=5.5\n",
       &session));
   CHECK_OK(tightwire_session_add(session, "body.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
   CHECK_OK(tightwire_session_add(session, "head.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));

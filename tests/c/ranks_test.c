@@ -142,6 +142,26 @@ static void check_operations(tightwire_communicator* communicator) {
   tightwire_session_close(session);
 }
 
+/* Ranks that drifted apart are told so, all alike; those that did not are not. */
+static void check_comparing(tightwire_communicator* communicator) {
+  const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
+  float momentum[100] = {0}, weight[100] = {0};
+  char seed[2] = {(char)('0' + rank), 0};
+  const tightwire_replica replicas[] = {
+      {.struct_size = sizeof(tightwire_replica), .name = "seed", .bytes = seed, .size = 1, .must_differ = 1},
+      {.struct_size = sizeof(tightwire_replica), .name = "momentum", .bytes = momentum, .size = sizeof momentum},
+      {.struct_size = sizeof(tightwire_replica), .name = "weight", .bytes = weight, .size = sizeof weight}};
+  CHECK_OK(tightwire_communicator_compare(communicator, 100, replicas, 3, 20000));
+  if (size == 1) return;
+  if (rank == 1) momentum[99] = 1e-30f;
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 200, replicas, 3, 20000), TIGHTWIRE_MISMATCH,
+              "after step 200: \"momentum\": rank 1 has hash ");
+  momentum[99] = 0;
+  if (rank < 2) seed[0] = '7';
+  CHECK_FAILS(tightwire_communicator_compare(communicator, 300, replicas, 3, 20000), TIGHTWIRE_MISMATCH,
+              "\"seed\": ranks 0 and 1 all have 7");
+}
+
 static void run_rank(tightwire_communicator* communicator) {
   const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
   CHECK(rank >= 0 && rank < size && strlen(tightwire_communicator_description(communicator)) > 0);
@@ -186,6 +206,7 @@ static void run_rank(tightwire_communicator* communicator) {
   check_same_on_all_ranks(communicator, hash_of(weight, kCount));
   check_checkpoint(communicator, session, weight);
   check_operations(communicator);
+  check_comparing(communicator);
   free(weight);
   tightwire_session_close(session);
 }

@@ -1,5 +1,5 @@
 # Tests of the convergence suite: its statistics, its runner, and with libtorch the smoke tier. Debian's Python, which has numpy.
-foreach(part statistics running)
+foreach(part statistics running defaults)
   add_test(NAME unit.convergence_${part} COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_${part}.py)
   set_tests_properties(unit.convergence_${part} PROPERTIES LABELS unit TIMEOUT 120)
 endforeach()

@@ -37,11 +37,12 @@ class Page(unittest.TestCase):
             self.assertEqual(json.loads((Path(folder) / "result.json").read_text()), result)
         self.assertEqual(study.status(comparisons), 1)  # a broken arm that was not found
         for pair in result["comparisons"]:
-            self.assertIn(f"{pair['estimate']['mean']:.3g} ({pair['estimate']['lower']:.3g}", page)
+            shown = pair["estimate"]
+            self.assertIn(f"{shown['mean']:.3f} ({shown['lower']:.3f} to {shown['upper']:.3f})", page)
         self.assertIn("&lt;good&gt;", page)
         self.assertEqual(page.count("<tr class='wrong'"), 1)
         self.assertEqual((result["false_alarm_rate"], result["miss_rate"]), (None, 0.5))
-        self.assertEqual(page.count("<svg"), 1)
+        self.assertEqual(page.count("<svg"), 2)  # at a glance, and the curves of the task
         for outside in ("<script", "<link", "<img", "@import", "href=\"http", "src="):
             self.assertNotIn(outside, page)
 

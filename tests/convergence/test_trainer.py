@@ -2,12 +2,16 @@
 import json
 import os
 import subprocess
+import tempfile
 import unittest
+from pathlib import Path
 
 import suite  # noqa: F401  first: it makes the next imports possible
 from tightwire.convergence.tiers import TASKS
+from tightwire.convergence.tiers import Trainer as OurTrainer
 
 TRAINER = os.environ["TIGHTWIRE_CONVERGENCE_TRAINER"]
+TOOL = Path(TRAINER).parent / "tightwire"
 
 
 def run(*options):
@@ -31,6 +35,10 @@ class Trainer(unittest.TestCase):
             metric = last("--task", name)["metric"]
             reached = metric >= task.metric.target if task.metric.higher_is_better else metric <= task.metric.target
             self.assertTrue(reached, f"{name}: {metric}, target {task.metric.target}")
+
+    def test_steps_are_those_that_the_suite_takes_them_for(self):
+        told = json.loads(subprocess.run([TRAINER, "--list"], capture_output=True, text=True, check=True).stdout)
+        self.assertEqual({task["name"]: task["steps"] for task in told["tasks"]}, {n: t.steps for n, t in TASKS.items()})
 
     def test_same_seed_same_bits(self):
         options = ("--task", "least-squares", "--codec", "int4", "--steps", "100")
@@ -60,6 +68,28 @@ class Trainer(unittest.TestCase):
         end = last("--task", "least-squares", "--codec", "topk:ratio=0.05", "--momentum-correction", "0.9")
         self.assertLess(end["metric"], -2)
         self.assertNotIn("lost", end)  # masking drops momentum on purpose
+
+    def test_launched_ranks_give_the_same_bits(self):
+        if not os.access(TOOL, os.X_OK):
+            self.skipTest(f"{TOOL} is not built")
+        for codec, control in (("int4", "none"), ("topk:ratio=0.05", "rebuilt")):
+            options = ("--task", "least-squares", "--steps", "30", "--ranks", "3", "--codec", codec, "--control", control)
+            with tempfile.TemporaryDirectory() as folder:
+                samples = [Path(folder) / name for name in ("threads", "processes")]
+                threads = last(*options, "--parameters", str(samples[0]))
+                launched = OurTrainer(TRAINER, True).command((*options, "--parameters", str(samples[1])))
+                processes = subprocess.run(launched, capture_output=True, text=True, check=False)
+                self.assertEqual(processes.returncode, 0, processes.stderr)
+                lines = [json.loads(line) for line in processes.stdout.splitlines()]
+                lines[-1].pop("seconds")
+                self.assertEqual(threads, lines[-1])  # metric, bytes, what was lost, update error: all of it
+                self.assertEqual(samples[0].read_bytes(), samples[1].read_bytes())
+                self.assertEqual(sum("loss" in line for line in lines), 30)  # of one rank
+
+    def test_launched_ranks_are_as_many_as_said(self):
+        done = subprocess.run([TRAINER, "--task", "quadratic", "--launched"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "--ranks is 4, and the launcher started 1|no UCX")
 
     def test_mistakes_name_what_is_known(self):
         for options, words in ((("--task", "nothing"), "known are least-squares, logistic"),

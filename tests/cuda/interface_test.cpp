@@ -59,7 +59,7 @@ TEST(CudaInterface, AFailedCallIsNamed) {
     cuda::make_coder("int8")->decode(ElementType::f32, {wire.data(), 16, out.data()}, nullptr);
   });
   cuda_emulation::reset();
-  EXPECT_NE(why.find("cudaLaunchKernel for decode with int8: cudaErrorIllegalAddress (700)"), std::string::npos) << why;
+  EXPECT_NE(why.find("cudaGetDevice for decode with int8: cudaErrorIllegalAddress (700)"), std::string::npos) << why;
 }
 
 /// The emulation does work when something waits for it: what a call waited for would be there.
@@ -75,6 +75,20 @@ TEST(CudaInterface, CallsReturnBeforeKernelsRun) {
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess) << cuda_emulation::last_report();
   EXPECT_TRUE(same_bits(out.values(), x));
+}
+
+/// Blocks of 64 take more shared memory than those of 4096, and both take more than a kernel has unless it asks.
+TEST(CudaInterface, NoLaunchTakesSharedMemoryFromAnotherThreads) {
+  cuda_emulation::reset();
+  const std::vector<float> x(4096, 1.5f);
+  DeviceBytes data(as_bytes(x));
+  for (const char* spec : {"hadamard:4096+dense:block=64", "hadamard:4096+dense:block=4096"}) {
+    const auto coder = cuda::make_coder(spec);
+    DeviceBytes wire(coder->wire_bytes(x.size()));
+    coder->encode(ElementType::f32, {data.data(), {}, x.size(), wire.data()}, nullptr, nullptr);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  EXPECT_EQ(cuda_emulation::last_report(), "");
 }
 
 TEST(CudaInterface, NoElementsNeedNoKernel) {

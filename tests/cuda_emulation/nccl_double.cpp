@@ -1,5 +1,7 @@
 #include "nccl_double.hpp"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -47,6 +49,7 @@ struct ncclComm {
   int device = 0;
   std::uint64_t splits = 0;
   std::atomic<bool> dead = false;
+  std::atomic<bool> splitting = false;
   int asks_until_settled = 0;
 };
 
@@ -58,6 +61,13 @@ std::map<std::uint64_t, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> planted_errors;
 std::uint64_t last_id = 0;
 std::atomic<bool> slow = false;
+struct HeldSplit {
+  ncclComm* parent;
+  ncclComm* child;
+  ncclComm** place;
+};
+bool holding = false;
+std::vector<HeldSplit> held;
 std::atomic<int> living = 0;
 
 thread_local std::string last_error;
@@ -74,7 +84,17 @@ ncclResult_t begun(ncclComm* comm) {
   comm->asks_until_settled = 2;
   return ncclInProgress;
 }
+bool on_own_stack(const void* place) {
+  pthread_attr_t attributes;
+  void* lowest = nullptr;
+  std::size_t bytes = 0;
+  pthread_getattr_np(pthread_self(), &attributes);
+  pthread_attr_getstack(&attributes, &lowest, &bytes);
+  pthread_attr_destroy(&attributes);
+  return place >= lowest && place < static_cast<const std::byte*>(lowest) + bytes;
+}
 bool settled(ncclComm* comm) {
+  if (comm->splitting) return false;
   const std::lock_guard lock(comm->clique->mutex);
   return static_cast<int>(comm->clique->joined.size()) == comm->clique->size && comm->asks_until_settled == 0;
 }
@@ -233,6 +253,16 @@ ncclResult_t comm_split(ncclComm_t comm, int color, int key, ncclComm_t* child, 
     if (!known) known = std::make_shared<Clique>(comm->clique->size);
     clique = known;
   }
+  {
+    const std::lock_guard lock(world_mutex);
+    if (holding) {
+      if (on_own_stack(child))
+        report("NCCL: the place for the child of a split is on a stack, which may end before it");
+      comm->splitting = true;
+      held.push_back({comm, make(clique, comm->rank), child});
+      return ncclInProgress;
+    }
+  }
   *child = make(clique, comm->rank);
   begun(*child);
   return begun(comm);
@@ -249,9 +279,8 @@ ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
   const std::lock_guard lock(comm->clique->mutex);
   if (comm->asks_until_settled > 0) --comm->asks_until_settled;
   const bool here = static_cast<int>(comm->clique->joined.size()) == comm->clique->size;
-  *state = comm->clique->failed                     ? ncclInvalidUsage
-           : !here || comm->asks_until_settled != 0 ? ncclInProgress
-                                                    : ncclSuccess;
+  const bool under_way = !here || comm->splitting || comm->asks_until_settled != 0;
+  *state = comm->clique->failed ? ncclInvalidUsage : under_way ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
 }
 ncclResult_t comm_finalize(ncclComm_t comm) { return begun(comm); }
@@ -312,6 +341,21 @@ void fail_asynchronously(int rank, int error) {
   planted_errors[rank] = static_cast<ncclResult_t>(error);
 }
 void settle_slowly(bool slowly) { slow = slowly; }
+void hold_splits() {
+  const std::lock_guard lock(world_mutex);
+  holding = true;
+}
+std::vector<ncclComm*> end_held_splits() {
+  const std::lock_guard lock(world_mutex);
+  holding = false;
+  std::vector<ncclComm*> children;
+  for (const HeldSplit& split : std::exchange(held, {})) {
+    *split.place = split.child;
+    split.parent->splitting = false;
+    children.push_back(split.child);
+  }
+  return children;
+}
 void reset_nccl() {
   const std::lock_guard lock(world_mutex);
   cliques.clear();

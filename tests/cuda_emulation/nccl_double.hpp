@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 struct ncclComm;
 namespace tightwire::nccl {
 struct Api;
@@ -18,6 +20,10 @@ const tightwire::nccl::Api& nccl_double();
 void fail_asynchronously(int rank, int error);
 /// Calls from now on say that they are under way, and are done when asked for the second time.
 void settle_slowly(bool slowly);
+/// Splits from now on stay under way, and the place for the child is not written to.
+void hold_splits();
+/// Ends those that were held, and holds no more. -> the children, of whoever wanted them.
+std::vector<ncclComm*> end_held_splits();
 /// Forgets all that is under way and planted.
 void reset_nccl();
 /// A communicator as a program makes its own, and its end. Ranks that give the same number meet.

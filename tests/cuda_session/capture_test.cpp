@@ -1,6 +1,9 @@
 // Capture into CUDA graphs: coders can be captured; Sessions say that they cannot, and leave the capture as it is.
+#include <barrier>
+
 #include <tightwire/codec.hpp>
 
+#include "capture.hpp"
 #include "device_steps.hpp"
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
@@ -8,36 +11,8 @@
 namespace tightwire::testing {
 namespace {
 
-/// A capture of a stream, which must end well.
-class Capture {
- public:
-  explicit Capture(cudaStream_t stream) : stream_(stream) {
-    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-  ~Capture() {
-    if (graph_ == nullptr) {
-      EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
-    }
-    cudaGraphDestroy(graph_);
-  }
-  cudaGraph_t end() {
-    must(cudaStreamEndCapture(stream_, &graph_));
-    return graph_;
-  }
-  std::size_t size() const {
-    std::size_t nodes = 0;
-    must(cudaGraphGetNodes(graph_, nullptr, &nodes));
-    return nodes;
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaGraph_t graph_ = nullptr;
-};
-
-void steps_beside_captures(const std::shared_ptr<cuda::Transport>& transport) {
+/// One rank's. What the tests themselves call beside a capture of the other's would spoil it.
+void steps_beside_captures(const std::shared_ptr<cuda::Transport>& transport, std::barrier<>& together) {
   const Model model = small_model();
   const auto session = sealed_device_session(transport, model, two_shot());
   DeviceGradients gradients(model);
@@ -46,6 +21,8 @@ void steps_beside_captures(const std::shared_ptr<cuda::Transport>& transport) {
   session->all_reduce(gradients.pointers(), stream);
   session->commit();
   cuda::Handle handle = session->start(0, gradients.pointers(), stream);
+  auto another = open_device_session(transport, model, two_shot());
+  together.arrive_and_wait();
   {
     Capture capture(captured);
     EXPECT_ERROR(session->start(0, gradients.pointers(), captured), Errc::unsupported, "start: the stream is captured");
@@ -57,9 +34,12 @@ void steps_beside_captures(const std::shared_ptr<cuda::Transport>& transport) {
     session->all_reduce(gradients.pointers(), stream);
     session->commit();
     session->synchronize();
+    another->seal();
+    another.reset();
     capture.end();
     EXPECT_EQ(capture.size(), 0u);
   }
+  together.arrive_and_wait();
   session->all_reduce(gradients.pointers(), captured);
   session->commit();
   session->synchronize();
@@ -67,7 +47,10 @@ void steps_beside_captures(const std::shared_ptr<cuda::Transport>& transport) {
 
 TEST(CudaCapture, SessionsRefuseItAndWorkBesideIt) {
   cuda_emulation::use(cuda_emulation::kSchedules[0]);
-  for (const Join& join : {Join(by_nccl), Join(by_staging)}) run_all_devices(2, steps_beside_captures, join);
+  for (const Join& join : {Join(by_nccl), Join(by_staging)}) {
+    std::barrier together(2);
+    run_all_devices(2, [&](const auto& transport) { steps_beside_captures(transport, together); }, join);
+  }
 }
 
 TEST(CudaCapture, TransportsRefuseIt) {
@@ -91,6 +74,7 @@ TEST(CudaCapture, CodersCanBeCaptured) {
   must(cudaSetDevice(0));
   const Model model = {{"a", {3000}, ElementType::f32, Int4{}}};
   const auto coder = cuda::make_coder("int4");
+  coder->load();  // which may not be captured
   const auto host = Codec(Int4{}).coder(ElementType::f32);
   Gradients gradients(model), decoded(model);
   DeviceGradients in(model), out(model);

@@ -41,7 +41,7 @@ inline std::vector<Outcome> run_each_device(const Transports& hosts, const Devic
     must(cudaSetDevice(host->rank()));
     body(join(host));
   });
-  EXPECT_EQ(communicators_left(), 0);
+  expect_nothing_left();
   return outcomes;
 }
 inline std::vector<Outcome> run_each_device(int ranks, const DeviceBody& body, const Join& join = by_nccl) {

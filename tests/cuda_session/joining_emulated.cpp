@@ -1,3 +1,5 @@
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "cuda_emulation/nccl_double.hpp"
@@ -17,6 +19,6 @@ std::shared_ptr<cuda::Transport> join_devices(Transport& host, std::chrono::mill
   return nccl::open(host, timeout, cuda_emulation::nccl_double);
 }
 std::string last_words() { return cuda_emulation::last_report(); }
-int communicators_left() { return cuda_emulation::living_communicators(); }
+void expect_nothing_left() { EXPECT_EQ(cuda_emulation::living_communicators(), 0); }
 
 }  // namespace tightwire::testing

@@ -12,6 +12,6 @@ std::shared_ptr<cuda::Transport> join_devices(Transport& host, std::chrono::mill
   return nccl::open(host, timeout);
 }
 std::string last_words() { return ""; }
-int communicators_left() { return 0; }
+void expect_nothing_left() {}
 
 }  // namespace tightwire::testing

@@ -1,4 +1,6 @@
 // The NCCL transport: what can go wrong while ranks come and while rounds are under way, and how soon that is told.
+#include <atomic>
+#include <barrier>
 #include <cstdlib>
 #include <thread>
 
@@ -90,6 +92,105 @@ TEST(Nccl, ARoundThatTakesTooLongIsAborted) {
   EXPECT_TRUE(contains(outcomes[0].message, "rank 0: a round over NCCL was not done after 300 ms"));
 }
 
+/// A channel and its memory on a device, of which each rank sends the other what it has.
+struct Pair {
+  explicit Pair(cuda::Transport& transport, milliseconds timeout) : peer(1 - transport.rank()) {
+    channel = transport.open_channel(timeout);
+    must(cudaMalloc(&memory, 2 * kBytes));
+    must(cudaMemset(memory, 1, 2 * kBytes));
+    must(cudaStreamSynchronize(nullptr));
+  }
+  void post() {
+    auto* const bytes = static_cast<std::byte*>(memory);
+    channel->post(std::vector<Message>{{Message::Kind::send, peer, 0, bytes, kBytes},
+                                       {Message::Kind::receive, peer, 0, bytes + kBytes, kBytes}},
+                  stream);
+  }
+  static constexpr std::size_t kBytes = 64;
+  int peer;
+  std::shared_ptr<cuda::Transport> channel;
+  void* memory = nullptr;
+  TestStream stream;
+};
+constexpr std::uint64_t kPerRound = 3;  ///< what is on a stream for one: an event before and after it
+
+/// The call to CUDA that does not return is not in the way of who watches.
+TEST(Nccl, ACallThatWaitsForAFullQueueIsReleasedByTheTimeout) {
+  use(0);
+  std::atomic<bool> over = false;
+  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    Pair pair(*transport, milliseconds(300));
+    while (transport->rank() == 1 && !over) std::this_thread::sleep_for(milliseconds(1));
+    if (transport->rank() == 1) return;
+    pair.post();
+    cuda_emulation::options().queue = kPerRound - 1;  // full, and it stays so
+    const double seconds = seconds_of([&] { EXPECT_THROW(pair.post(), Error); });
+    cuda_emulation::options().queue = 0;
+    over = true;
+    EXPECT_LT(seconds, 1.5);
+    pair.channel->check();
+  });
+  EXPECT_EQ(outcomes[0].error, Errc::timeout) << outcomes[0].message;
+  EXPECT_TRUE(contains(outcomes[0].message, "a round over NCCL was not done after 300 ms"));
+}
+TEST(Nccl, ACallThatWaitsForAFullQueueIsReleasedByAnAbort) {
+  use(0);
+  std::atomic<bool> over = false;
+  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    Pair pair(*transport, std::chrono::seconds(20));
+    while (transport->rank() == 1 && !over) std::this_thread::sleep_for(milliseconds(1));
+    if (transport->rank() == 1) return;
+    pair.post();
+    cuda_emulation::options().queue = kPerRound - 1;  // full, and it stays so
+    std::thread another([&] {
+      std::this_thread::sleep_for(milliseconds(100));
+      EXPECT_NO_THROW(pair.channel->check());  // does not wait either
+      pair.channel->abort("the loss is NaN");
+    });
+    const double seconds = seconds_of([&] { EXPECT_THROW(pair.post(), Error); });
+    another.join();
+    cuda_emulation::options().queue = 0;
+    over = true;
+    EXPECT_LT(seconds, 1.5);
+    pair.channel->check();
+  });
+  EXPECT_EQ(outcomes[0].error, Errc::peer_lost) << outcomes[0].message;
+  EXPECT_TRUE(contains(outcomes[0].message, "the loss is NaN"));
+}
+
+/// The host is ahead by a number of rounds and no more, so that CUDA's queues have room: no call of CUDA's waits.
+TEST(Nccl, TheHostRunsAheadByABoundedNumberOfRounds) {
+  use(0);
+  constexpr std::uint64_t kMost = 64;
+  constexpr int kRounds = 200;
+  std::atomic<int> posted = 0;
+  std::atomic<bool> counted = false;
+  std::barrier together(2);
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    Pair pair(*transport, std::chrono::seconds(20));
+    together.arrive_and_wait();
+    if (transport->rank() == 1) {
+      while (posted < static_cast<int>(kMost)) std::this_thread::sleep_for(milliseconds(1));
+      std::this_thread::sleep_for(milliseconds(100));
+      EXPECT_EQ(posted, static_cast<int>(kMost));
+    } else {
+      cuda_emulation::options().queue = kPerRound * kMost;
+    }
+    const std::uint64_t waits = cuda_emulation::calls().waits;
+    for (int round = 0; round < kRounds; ++round) {
+      pair.post();
+      if (transport->rank() == 0) ++posted;
+    }
+    if (transport->rank() == 0) {
+      EXPECT_EQ(cuda_emulation::calls().waits, waits);
+      counted = true;
+    }
+    while (!counted) std::this_thread::sleep_for(milliseconds(1));
+    pair.stream.synchronize();
+  });
+  cuda_emulation::options().queue = 0;
+}
+
 TEST(Nccl, AnAsynchronousErrorSurfacesAndNamesRankAndCall) {
   constexpr int kRemoteError = 6;  // ncclRemoteError
   const Model model = small_model();
@@ -142,6 +243,26 @@ TEST(Nccl, ACommunicatorOfTheCallersIsAdopted) {
   });
   EXPECT_EQ(cuda_emulation::living_communicators(), 0);
   EXPECT_THROW(nccl::adopt(nullptr, std::chrono::seconds(1), cuda_emulation::nccl_double()), Error);
+}
+
+/// NCCL may end the split after we gave it up: the communicator goes on, as it is the caller's.
+TEST(Nccl, ASplitThatIsGivenUpMayEndLater) {
+  cuda_emulation::reset();
+  cuda_emulation::reset_nccl();
+  cuda_emulation::options().devices = 1;
+  cudaSetDevice(0);
+  ncclComm* const communicator = cuda_emulation::join_communicator(1, 0, 2);
+  {
+    const auto transport = nccl::adopt(communicator, std::chrono::seconds(5), cuda_emulation::nccl_double());
+    cuda_emulation::hold_splits();
+    EXPECT_THROW(transport->open_channel(milliseconds(50)), Error);
+  }
+  const std::vector<ncclComm*> children = cuda_emulation::end_held_splits();
+  ASSERT_EQ(children.size(), 1u);
+  EXPECT_EQ(cuda_emulation::last_report(), "");
+  cuda_emulation::leave_communicator(children[0]);
+  cuda_emulation::leave_communicator(communicator);
+  EXPECT_EQ(cuda_emulation::living_communicators(), 0);
 }
 
 std::string temporary_folder() {

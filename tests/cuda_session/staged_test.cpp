@@ -1,10 +1,14 @@
 // The staged transport: it waits for nothing in the callers' threads, and what goes wrong with the host's transport
 // under it is told in time, and releases the streams.
 #include <atomic>
+#include <barrier>
 #include <thread>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
 
+#include "cuda_emulation/runtime/stream.hpp"
 #include "device_steps.hpp"
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
@@ -170,6 +174,31 @@ TEST(CudaStaged, ASessionThatEndsWithARoundUnderWayEndsInTime) {
       },
       by_staging);
   EXPECT_FALSE(outcomes[0].error) << outcomes[0].message;
+}
+
+/// Neither its end waits for that, nor is anything freed that the stream comes to later.
+TEST(CudaStaged, ASessionEndsWhereAStreamOfTheCallersStandsStill) {
+  use(0);
+  const Model model = {{"a", {64}, ElementType::f32, Int8{}},
+                       {"drawn", {300}, ElementType::f32, parse_codec("randomk:ratio=0.1+int8")}};
+  std::atomic<bool> goes_on = false;
+  std::barrier together(2);
+  run_all_devices(
+      2,
+      [&](const std::shared_ptr<cuda::Transport>& transport) {
+        auto session = sealed_device_session(transport, model, two_shot(milliseconds(300)));
+        DeviceGradients gradients(model);
+        const TestStream stream;
+        gradients.upload(Gradients(model), stream);
+        cuda_emulation::enqueue(stream, "what stands still", [&] { return goes_on.load(); });
+        session->all_reduce(gradients.pointers(), stream);
+        EXPECT_LT(seconds_of([&] { session.reset(); }), 2);
+        together.arrive_and_wait();
+        goes_on = true;
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      },
+      by_staging);
+  EXPECT_EQ(cuda_emulation::last_report(), "");
 }
 
 TEST(CudaStaged, ARankThatEndsAStepOtherwiseIsNamed) {

@@ -1,9 +1,11 @@
 // The cost model: a hand-computed example, how time follows bytes, ranks and rates, and that it counts what plans send.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include <tightwire/calibration.hpp>
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/simulation.hpp>
 
@@ -60,6 +62,33 @@ TEST(CostModel, AgreesWithAnExampleByHand) {
   EXPECT_DOUBLE_EQ(time.seconds, 100e-6 + 9e-3 + 6.06e-3 * (1 - 0.8 * 0.75));
 }
 
+TEST(CostModel, AWindowOfChunksBeginsWhenTheOneBeforeHasArrived) {
+  Stage stage;
+  stage.rounds = 2;
+  stage.chunks = 9;
+  stage.windows = 3;
+  stage.across = {9, 1000};
+  const Cluster here{2, 1, {}, {50e-6, 0, 1e9, 1}};
+  EXPECT_DOUBLE_EQ(time_of(stage, here, {}).seconds, 3 * 2 * 50e-6);
+  stage.across.bytes = 1e6;  // takes longer anyway
+  EXPECT_DOUBLE_EQ(time_of(stage, here, {}).seconds, 2 * 50e-6 + 1e-3);
+}
+
+TEST(CostModel, AddingCostsWhatIsLeftOfFormingSumsWithoutTheirEncodings) {
+  const BucketLoad load = simulate(with("int8"), matrix(4096, 1024), 2, 1).front();
+  const double half = 4.0 * 4096 * 512;
+  const CodecCost cost =
+      detail::cost_of(parse_codec("int8"), load,
+                      {.encode_seconds = 2e-9 * half, .combine_seconds = 5e-9 * half, .decode_seconds = 0.5e-9 * half});
+  EXPECT_NEAR(cost.encode_seconds, 2e-9, 1e-15);
+  EXPECT_NEAR(cost.combine_seconds, 1e-9, 1e-15);  // 5 less two encodings
+  EXPECT_NEAR(cost.decode_seconds, 0.5e-9, 1e-15);
+  const CodecCost fused =
+      detail::cost_of(parse_codec("int8"), load,
+                      {.encode_seconds = 2e-9 * half, .combine_seconds = 3e-9 * half, .decode_seconds = 0.5e-9 * half});
+  EXPECT_NEAR(fused.combine_seconds, 0.25e-9, 1e-15);
+}
+
 TEST(CostModel, CostsBetweenSizesAreInterpolatedAndBeyondHeld) {
   CodecCosts costs;
   costs.add("c", 1e4, {1, 10, 100});
@@ -114,6 +143,27 @@ TEST(Simulation, CountsTheBytesAndMessagesOfThePlanItself) {
   const Sent sent = sent_by(loads[0]);
   EXPECT_DOUBLE_EQ(sent.bytes, 2 * 0.75 * 4096 * 1024 * 4 + sent.messages * sizeof(FrameHeader));
   EXPECT_DOUBLE_EQ(sent.messages, loads[0][0].chunks * 6);
+}
+
+TEST(Simulation, CountsTheWorkOfTheReductionItself) {
+  constexpr double kBytes = 4.0 * 4096 * 1024;
+  for (const int ranks : {2, 4, 1024}) {
+    const Stage stage = simulate(with("exact"), matrix(4096, 1024), ranks, 1).front().front();
+    ASSERT_EQ(stage.work.size(), 1u);
+    const CodecWork& work = stage.work.front();
+    const double others = ranks - 1;
+    EXPECT_NEAR(work.encoded / kBytes, (others + 2) / ranks, 0.01) << ranks;  // ours of our share, and its sum
+    EXPECT_NEAR(work.encoded_in_sums / kBytes, 2.0 / ranks, 0.01) << ranks;
+    EXPECT_NEAR(work.combined / kBytes, others / ranks, 0.01) << ranks;
+    EXPECT_NEAR(work.decoded / kBytes, others / ranks, 0.01) << ranks;
+    EXPECT_EQ(stage.windows, std::ceil(stage.chunks / 4)) << ranks;
+  }
+  std::vector<Parameter> gathered = matrix(4096, 1024);
+  gathered[0].operation = Operation::all_gather;
+  const CodecWork work = simulate(with("int8"), gathered, 4, 1).front().front().work.front();
+  EXPECT_EQ(work.encoded, kBytes / 4);
+  EXPECT_EQ(work.decoded, kBytes);  // our own shard too
+  EXPECT_EQ(work.combined, 0);
 }
 
 TEST(Simulation, LevelsSendTheEncodedSizeOncePerNodeWhateverTheRanksInside) {

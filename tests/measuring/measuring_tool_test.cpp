@@ -1,10 +1,12 @@
 // `tightwire bench`, `plan` and `info --topology`, as a user calls them.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -53,11 +55,28 @@ TEST(ToolBench, EveryCodecPassesTheCheckAndFiguresFollowTheirDefinitions) {
   }
 }
 
+/// Nodes by text, with the bytes of their plan.
+TEST(ToolBench, GoesOverNodesThatTheCodecNames) {
+  const std::string bench = "bench -n 4 --from 256K --to 256K --iterations 1 --warm-up 0 --json --check --codecs ";
+  const Outcome outcome = tool(bench + "int4 'hier(across=int4, levels=node:2)' 'hier(inside=bf16, across=int4)'");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const auto rows = json_lines(outcome);
+  ASSERT_EQ(rows.size(), 4u) << outcome.output;
+  EXPECT_EQ(rows[2].at("codec"), "hier(across=int4, levels=node:2)");
+  EXPECT_GT(rows[2].at("wire_bytes").get<double>(), 2.5 * rows[1].at("wire_bytes").get<double>()) << "exact inside";
+  EXPECT_EQ(rows[3].at("wire_bytes"), rows[1].at("wire_bytes")) << "all ranks share the node, so that it goes flat";
+  const Outcome wrong = tool(bench + "'hier(across=int9)'");
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_TRUE(has(wrong.output, "int9")) << wrong.output;
+}
+
 TEST(ToolBench, CheckFindsWhatIsPlanted) {
   const std::string bench = "bench -n 2 --from 64K --to 64K --iterations 1 --codecs int8 --check ";
   EXPECT_EQ(tool(bench).status, 0);
-  const std::vector<std::pair<std::string, std::string>> plants = {
-      {"bits", "ranks hold different bits"}, {"error", "above the bound"}, {"bytes", "and the plan says"}};
+  const std::vector<std::pair<std::string, std::string>> plants = {{"bits", "ranks hold different bits"},
+                                                                   {"error", "above the bound"},
+                                                                   {"nan", "above the bound"},
+                                                                   {"bytes", "and the plan says"}};
   for (const auto& [plant, told] : plants) {
     const Outcome outcome = tool(bench + "--plant " + plant);
     EXPECT_EQ(outcome.status, 1) << plant;
@@ -87,6 +106,56 @@ TEST(ToolBench, RanksOfTheLauncherAreItsRanksAndOneRankAloneWorks) {
   EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 5) << outcome.output;  // head, four codecs
   EXPECT_TRUE(has(outcome.output, "bytes,elements,codec,seconds"));
   EXPECT_EQ(tool("bench --from 1K --to 1K --iterations 1 --check").status, 0);
+}
+
+TEST(ToolBench, SaysWhereStandardOutputCannotBeWritten) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  EXPECT_EQ(tool("bench --from 1K --to 1K --iterations 1 --codecs exact >/dev/full").status, 1);
+}
+
+TEST(ToolBench, TellsWhereRanksShareACore) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  std::size_t core = 0;
+  while (!CPU_ISSET(core, &allowed)) ++core;
+  const std::string one_core = "taskset -c " + std::to_string(core);
+  const auto rows = json_lines(tool("bench -n 3 --from 1K --to 1K --iterations 1 --codecs exact --json", one_core));
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].at("ranks_per_core"), 3);
+  const Outcome outcome = tool("bench -n 3 --from 1K --to 1K --iterations 1 --codecs exact", one_core);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "3 ranks share a core")) << outcome.output;
+}
+
+TEST(ToolPlan, PlansWithWhatACalibrationKnowsByDefault) {
+  const std::string folder = std::filesystem::temp_directory_path() / (std::to_string(::getpid()) + "-plan");
+  std::filesystem::create_directories(folder);
+  const std::string file = folder + "/here.json", model = folder + "/model.txt";
+  std::ofstream(model) << "w 1024x1024 fp16\nb 1024 bf16\n";
+  // As --help and docs/planning.md have it, but for the iterations.
+  const Outcome bench = tool("bench -n 2 --iterations 1 --calibrate " + file);
+  ASSERT_EQ(bench.status, 0) << bench.output;
+  const Outcome plan = tool("plan --bytes 100M --calibration " + file + " --across-gbit 25");
+  EXPECT_EQ(plan.status, 0) << plan.output;
+  EXPECT_TRUE(has(plan.output, "powersgd:rank=4")) << plan.output;
+  EXPECT_FALSE(has(plan.output, "left out")) << plan.output;
+  EXPECT_EQ(tool("plan " + model + " --calibration " + file + " --across-gbit 25 --ranks 8").status, 0);
+  // Memory is no network: of that the calibration tells nothing.
+  const Outcome across = tool("plan --bytes 100M --calibration " + file);
+  EXPECT_EQ(across.status, 2);
+  EXPECT_TRUE(has(across.output, "share memory") && has(across.output, "--across-gbit")) << across.output;
+  EXPECT_EQ(tool("plan --bytes 1M --calibration " + file + " --ranks 2 --per-node 2").status, 0);
+
+  EXPECT_EQ(tool("bench -n 2 --iterations 1 --codecs int8 randomk:ratio=0.1+int6 --calibrate " + file).status, 0);
+  const Outcome less = tool("plan --bytes 1M --ranks 8 --calibration " + file + " --across-gbit 25");
+  EXPECT_EQ(less.status, 0) << less.output;
+  EXPECT_TRUE(has(less.output, "left out, since the calibration does not know their costs: int4 topk:ratio=0.01"))
+      << less.output;
+  const Outcome named = tool("plan --bytes 1M --codecs int4 --calibration " + file + " --across-gbit 25");
+  EXPECT_EQ(named.status, 2);
+  EXPECT_TRUE(has(named.output, "here.json\" has no cost of int4")) << named.output;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
@@ -119,6 +188,8 @@ TEST(ToolPlan, NamesWhatIsMissingOrWrong) {
       {"plan --bytes 1M --across-gbit 1 --codecs auto", "auto"},
       {"plan --bytes 1M --across-gbit 1 --codecs int9", "int9"},
       {"plan --bytes 1M --across-gbit -1", "--across-gbit"},
+      {"plan --bytes 1M --across-gbit 1 --overlap 2", "--overlap"},
+      {"plan --bytes 1M --across-gbit 1 --codecs exact --ranks 10 --per-node 4", "nothing to plan"},
       {"plan --bytes 1M --across-gbit 1 --ranks 20000", "--ranks"}};
   for (const auto& [arguments, told] : calls) {
     const Outcome outcome = tool(arguments);

@@ -63,7 +63,7 @@ TEST(ModelFile, ReadsShapesAndDescriptions) {
   EXPECT_EQ(of_lines[0].type, ElementType::bf16);
   EXPECT_EQ(of_lines[1].shape, (std::vector<std::int64_t>{64}));
   const File described("d.txt",
-                       "wire version 1\nworld size 2\nparameter 0 \"w [1]\" [64,3] fp32 int8:block=256\n"
+                       "wire version 2\nworld size 2\nparameter 0 \"w [1]\" [64,3] fp32 int8:block=256\n"
                        "parameter 1 \"s\" [] bf16 exact\nbucket 0 of parameters 0 1: two_shot\n");
   const auto of_session = read_model(described.path());
   ASSERT_EQ(of_session.size(), 2u);
@@ -87,6 +87,7 @@ TEST(ModelFile, NamesWhatIsWrong) {
   says("e.json", R"({"w": {"dtype": "F32"}})", "\"w\" has no shape");
   says("e.json", R"({"w": [2, -1]})", "no list of numbers");
   says("e.json", R"({"w": ["2"]})", "no list of numbers");
+  says("e.json", R"({"w": {"shape": [2], "dtype": 5}})", "type must be string");
   says("e.txt", "w 2x2\nv 3xq\n", "line 2: \"q\"");
   says("e.txt", "w\n", "line 1: \"w\" has no shape");
   says("e.txt", "w 2 fp32 fp32\n", "one word too many");
@@ -99,27 +100,41 @@ TEST(CalibrationFile, ComesBackAsItWas) {
   calibration.ranks = 3;
   calibration.link = {25e-6, 2e-6, 1.25e9, 0.7};
   calibration.costs.add("int8:block=256", 1e6, {1e-10, 2e-10, 3e-10});
+  calibration.shares_memory = true;
+  calibration.ranks_per_core = 2;
   const File file("f.json", "");
   write_calibration(file.path(), calibration, "test");
   const Calibration again = read_calibration(file.path());
   EXPECT_EQ(again.ranks, 3);
   EXPECT_NEAR(again.link.latency_seconds, 25e-6, 1e-15);
+  EXPECT_NEAR(again.link.message_seconds, 2e-6, 1e-15);
   EXPECT_NEAR(again.link.bytes_per_second, 1.25e9, 1);
   EXPECT_NEAR(again.link.overlap, 0.7, 1e-12);
+  EXPECT_NEAR(again.costs.at("int8:block=256", 1e6).encode_seconds, 1e-10, 1e-20);
   EXPECT_NEAR(again.costs.at("int8:block=256", 1e6).combine_seconds, 2e-10, 1e-20);
+  EXPECT_NEAR(again.costs.at("int8:block=256", 1e6).decode_seconds, 3e-10, 1e-20);
+  EXPECT_TRUE(again.shares_memory);
+  EXPECT_EQ(again.ranks_per_core, 2);
 }
 
 TEST(CalibrationFile, NamesWhatIsWrong) {
   const auto says = [](const std::string& content, const std::string& part) {
     const File file("g.json", content);
     EXPECT_ERROR(read_calibration(file.path()), Errc::invalid_argument, part);
+    EXPECT_ERROR(read_calibration(file.path()), Errc::invalid_argument, "g.json");
   };
+  const std::string head = R"({"tightwire_calibration": 2, "ranks": 2, "shares_memory": false, "ranks_per_core": 1, )";
   says("{", "parse");
   says("[]", "no calibration");
-  says(R"({"tightwire_calibration": 1, "ranks": 2, "codecs": {}})", "\"link\" is missing");
-  says(R"({"tightwire_calibration": 1, "ranks": 2, "link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 0,
-    "overlap": 1}, "codecs": {}})",
+  says(R"({"tightwire_calibration": "2"})", "type must be number");
+  says(R"({"tightwire_calibration": 1})", "of version 2");
+  says(head + R"("codecs": {}})", "\"link\" is missing");
+  says(R"({"tightwire_calibration": 2, "ranks": 2, "link": {}, "codecs": {}})", "shares_memory");
+  says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 0, "overlap": 1}, "codecs": {}})",
        "gbit_per_s");
+  says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 1, "overlap": 5}, "codecs": {}})", "overlap");
+  says(head + R"("link": {"latency_us": 1, "message_us": 1, "gbit_per_s": 1, "overlap": 1}, "codecs": {"c": [5]}})",
+       "is no number");
   EXPECT_ERROR(read_calibration("/nowhere/c"), Errc::invalid_argument, "/nowhere/c");
   EXPECT_ERROR(write_calibration("/nowhere/c", {}, ""), Errc::invalid_argument, "/nowhere/c");
 }

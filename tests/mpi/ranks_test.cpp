@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include <tightwire/mpi.hpp>
 #include <tightwire/testing/transport_conformance.hpp>
 
+#include "transports/mpi/mpi_transport.hpp"
 #include "unit/support/steps.hpp"
 
 namespace tightwire::testing {
@@ -35,6 +37,17 @@ bool any_thread() {
   return level == MPI_THREAD_MULTIPLE;
 }
 std::shared_ptr<Transport> open_world() { return mpi::adopt(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(20)}); }
+
+/// One whose messages travel in many pieces, as those beyond a GiB do.
+std::shared_ptr<Transport> open_world_in_pieces() {
+  constexpr std::chrono::seconds kLimit{20};
+  MPI_Comm ours = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &ours);
+  MPI_Comm_set_errhandler(ours, MPI_ERRORS_RETURN);
+  auto transport = std::make_shared<mpi::MpiTransport>(ours, kLimit, std::size_t{1} << 16);
+  transport->greet(Clock::now() + kLimit);
+  return transport;
+}
 
 SessionOptions two_shot_within(std::chrono::milliseconds timeout) {
   SessionOptions options;
@@ -59,17 +72,20 @@ class OverMpi : public ::testing::Test {
   HangLimit limit_{60};
 };
 
-TEST_F(OverMpi, ConformsToWhatTransportsPromise) {
+void conforms(const OpenTransport& open) {
   for (const TransportCheck& check : transport_checks(any_thread())) {
     SCOPED_TRACE(check.name);
     try {
-      check.run(open_world);
+      check.run(open);
     } catch (const std::exception& error) {
       ADD_FAILURE() << "rank " << rank_of(MPI_COMM_WORLD) << ": " << check.name << ": " << error.what();
     }
     MPI_Barrier(MPI_COMM_WORLD);
   }
 }
+
+TEST_F(OverMpi, ConformsToWhatTransportsPromise) { conforms(open_world); }
+TEST_F(OverMpi, ConformsWithMessagesInPieces) { conforms(open_world_in_pieces); }
 
 TEST_F(OverMpi, SessionsHaveTheBitsOfTheInProcessTransport) {
   const int ranks = size_of(MPI_COMM_WORLD);
@@ -135,6 +151,70 @@ TEST_F(OverMpi, ThreadsAreRefusedWhereMpiForbidsThem) {
   EXPECT_ERROR(handle.wait(), Errc::unsupported, "do not start reductions in the background");
 }
 
+/// What another thread could not do, since it may not call MPI, the owner does with its next call: peers hear of it,
+/// and receives are taken back.
+TEST_F(OverMpi, GivingUpOnAThreadThatMayNotCallMpi) {
+  if (any_thread()) GTEST_SKIP() << "needs less than MPI_THREAD_MULTIPLE";
+  for (const bool takes_memory_away : {true, false}) {
+    const auto transport = open_world();
+    std::vector<std::byte> place(100, std::byte{1});
+    const int giver = 0, other = 1;
+    const Message message{.kind = Message::Kind::receive,
+                          .peer = transport->rank() == giver ? other : giver,
+                          .tag = 5,
+                          .data = place.data(),
+                          .bytes = place.size()};
+    const Ticket ticket = transport->post({&message, 1});
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (transport->rank() == giver) {
+      std::thread([&] { transport->abort("of reason 12"); }).join();
+      if (takes_memory_away)
+        transport->detach(place);
+      else
+        EXPECT_ERROR(transport->done(ticket), Errc::peer_lost, "of reason 12");
+    } else {
+      const TimePoint until = Clock::now() + std::chrono::seconds(10);
+      const auto wait = [&] {
+        while (!transport->done(ticket) && Clock::now() < until) transport->idle(until);
+      };
+      EXPECT_ERROR(wait(), Errc::peer_lost, "of reason 12");
+    }
+    MPI_Barrier(MPI_COMM_WORLD);  // before which no transport ends
+  }
+}
+
+/// The memory of its messages stays, as MPI writes to it for ever.
+TEST_F(OverMpi, ATransportThatEndsOnAThreadThatMayNotCallMpi) {
+  if (any_thread()) GTEST_SKIP() << "needs less than MPI_THREAD_MULTIPLE";
+  auto transport = mpi::adopt(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds(300)});
+  std::thread([&] { transport.reset(); }).join();
+}
+
+TEST(WordsOverMpi, WhatIsNoneIsRefused) {
+  const auto read = [](mpi::Control control, std::size_t arrived) {
+    mpi::ControlWithReason word{};
+    word.control = control;
+    word.reason.fill('x');
+    return std::string(mpi::read_word(3, 5, word, arrived));
+  };
+  using Kind = mpi::Control::Kind;
+  constexpr std::size_t kWord = sizeof(mpi::Control);
+  EXPECT_EQ(read({.kind = Kind::message, .bytes = 1'000'000}, kWord), "");
+  EXPECT_EQ(read({.kind = Kind::hello, .tag = mpi::kProtocol, .bytes = 77}, kWord), "");
+  EXPECT_EQ(read({.kind = Kind::abort, .bytes = 4}, kWord + 4), "xxxx");
+  EXPECT_EQ(read({.kind = Kind::abort, .bytes = mpi::Control::kLongestReason}, sizeof(mpi::ControlWithReason)).size(),
+            mpi::Control::kLongestReason);
+  EXPECT_ERROR(read({}, kWord - 1), Errc::corrupt, "rank 5 sent what is no word");
+  EXPECT_ERROR(read({.magic = 0x706d'7774}, kWord), Errc::corrupt, "rank 5 sent what is no word");
+  for (const std::uint32_t kind : {0U, 5U, 1U << 31U})
+    EXPECT_ERROR(read({.kind = static_cast<Kind>(kind)}, kWord), Errc::corrupt,
+                 "rank 5 sent a word of an unknown kind");
+  EXPECT_ERROR(read({.kind = Kind::hello, .tag = 2}, kWord), Errc::mismatch, "rank 3 speaks version 1");
+  EXPECT_ERROR(read({.kind = Kind::abort, .bytes = 5}, kWord + 4), Errc::corrupt, "4 bytes of reason, which says 5");
+  EXPECT_ERROR(read({.kind = Kind::abort, .bytes = std::uint64_t{1} << 60}, kWord), Errc::corrupt, "0 bytes of reason");
+  EXPECT_ERROR(read({.kind = Kind::goodbye}, kWord + 1), Errc::corrupt, "1 bytes of reason, which says 0");
+}
+
 TEST_F(OverMpi, PartOfTheRanksHasATransportOfItsOwn) {
   MPI_Comm part = MPI_COMM_NULL;
   const int rank = rank_of(MPI_COMM_WORLD);
@@ -154,6 +234,13 @@ TEST_F(OverMpi, MisuseIsRefused) {
   EXPECT_ERROR(mpi::adopt(MPI_COMM_NULL), Errc::invalid_argument, "MPI_COMM_NULL");
   EXPECT_ERROR(mpi::adopt(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds(0)}), Errc::invalid_argument,
                "timeout");
+  MPI_Comm half = MPI_COMM_NULL, between = MPI_COMM_NULL;
+  const int mine = rank_of(MPI_COMM_WORLD) % 2;
+  MPI_Comm_split(MPI_COMM_WORLD, mine, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - mine, 7, &between);
+  EXPECT_ERROR(mpi::adopt(between), Errc::invalid_argument, "an intercommunicator");
+  MPI_Comm_free(&between);
+  MPI_Comm_free(&half);
   struct OtherMpi;
   if constexpr (std::is_pointer_v<MPI_Comm>) {
     EXPECT_ERROR(mpi::adopt(0x44000000), Errc::invalid_argument, "another MPI implementation");  // MPICH's world

@@ -5,6 +5,8 @@
  *     unaware drifting | conserving       what is dropped in a step is lost for good, or comes with the next steps
  *     unaware misfit      a step does not repeat itself
  *     unaware missing     a rank does not come
+ *     unaware exits       a rank exits without MPI_Finalize
+ *     unaware past        as exact, with MPI initialized by another call than MPI_Init
  */
 #include <math.h>
 #include <mpi.h>
@@ -85,7 +87,20 @@ static void sums(int compressed) {
   check_sum(out, compressed, "MPI_Test");
 }
 
+/* MPI lets programs do so; Open MPI 4.1.4, left to itself, crashes. */
+static void freed_with_a_sum_under_way(void) {
+  MPI_Comm freed;
+  MPI_Request request;
+  MPI_Comm_dup(MPI_COMM_WORLD, &freed);
+  fill(out, kMany);
+  MPI_Iallreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, freed, &request);
+  MPI_Comm_free(&freed);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  check_sum(out, 1, "on a communicator that was freed since");
+}
+
 static void communicators(int compressed) {
+  if (compressed) freed_with_a_sum_under_way();
   for (int turn = 0; turn < 3; ++turn) { /* made and freed, as libraries do */
     MPI_Comm reversed;
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
@@ -105,7 +120,59 @@ static void communicators(int compressed) {
   for (int i = 0; i < kMany; ++i) check(out[i] == value(rank, i), "alone nothing changes");
 }
 
+/* Half of the program to the other half: each gets the sums of the other. */
+static void intercommunicator(void) {
+  MPI_Comm half, between;
+  const int mine = rank % 2;
+  MPI_Comm_split(MPI_COMM_WORLD, mine, rank, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - mine, 7, &between);
+  fill(in, kMany);
+  MPI_Allreduce(in, out, kMany, MPI_FLOAT, MPI_SUM, between);
+  for (int i = 0; i < kMany; ++i) {
+    float sum = 0;
+    for (int r = 1 - mine; r < size; r += 2) sum += value(r, i);
+    check(out[i] == sum, "between communicators");
+  }
+  MPI_Comm_free(&between);
+  MPI_Comm_free(&half);
+}
+
+static void add(void* more, void* sum, int* count, MPI_Datatype* type) {
+  (void)type;
+  for (int i = 0; i < *count; ++i) ((float*)sum)[i] += ((const float*)more)[i];
+}
+static void add_pairs(void* more, void* sum, int* count, MPI_Datatype* type) {
+  int twice = 2 * *count;
+  add(more, sum, &twice, type);
+}
+
+/* Types and operations that amount to sums of floats, and do not say so. */
+static void types_and_operations(void) {
+  MPI_Op plus, plus_pairs;
+  MPI_Datatype renamed, pair;
+  MPI_Op_create(add, 1, &plus);
+  MPI_Op_create(add_pairs, 1, &plus_pairs);
+  MPI_Type_dup(MPI_FLOAT, &renamed);
+  MPI_Type_contiguous(2, MPI_FLOAT, &pair);
+  MPI_Type_commit(&pair);
+  fill(out, kMany);
+  MPI_Allreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, plus, MPI_COMM_WORLD);
+  check(error_of(out, kMany) == 0, "an operation of the program's");
+  fill(out, kMany);
+  MPI_Allreduce(MPI_IN_PLACE, out, kMany, renamed, plus, MPI_COMM_WORLD);
+  check(error_of(out, kMany) == 0, "a copy of a type");
+  fill(out, kMany - 1);
+  MPI_Allreduce(MPI_IN_PLACE, out, (kMany - 1) / 2, pair, plus_pairs, MPI_COMM_WORLD);
+  check(error_of(out, kMany - 1) == 0, "a type of two floats");
+  MPI_Type_free(&pair);
+  MPI_Type_free(&renamed);
+  MPI_Op_free(&plus);
+  MPI_Op_free(&plus_pairs);
+}
+
 static void what_is_left_alone(void) {
+  intercommunicator();
+  types_and_operations();
   static double doubles[kMany];
   static int numbers[kMany];
   for (int i = 0; i < kMany; ++i) doubles[i] = value(rank, i) + 1e-9, numbers[i] = i + rank;
@@ -158,6 +225,7 @@ static void misfit(void) {
   MPI_Request request;
   MPI_Iallreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
   check(MPI_Wait(&request, MPI_STATUS_IGNORE) != MPI_SUCCESS, "and stays one");
+  check(MPI_Allreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD) == code, "with the same code");
 }
 
 static void missing(void) {
@@ -171,13 +239,25 @@ static void missing(void) {
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
+static void exits(void) {
+  MPI_Request request;
+  MPI_Allreduce(MPI_IN_PLACE, out, kMany, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Iallreduce(MPI_IN_PLACE, other, kMany, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  if (rank == 1) exit(3);
+  MPI_Barrier(MPI_COMM_WORLD); /* until the job is ended */
+}
+
 int main(int count, char** words) {
   const char* mode = count > 1 ? words[1] : "";
   alarm(60);
-  MPI_Init(&count, &words);
+  if (strcmp(mode, "past") == 0)
+    PMPI_Init(&count, &words); /* as Fortran's MPI_Init of some implementations does */
+  else
+    MPI_Init(&count, &words);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (strcmp(mode, "exact") == 0 || strcmp(mode, "close") == 0) {
+  if (strcmp(mode, "exact") == 0 || strcmp(mode, "close") == 0 || strcmp(mode, "past") == 0) {
     const int compressed = strcmp(mode, "close") == 0;
     sums(compressed);
     communicators(compressed);
@@ -190,6 +270,8 @@ int main(int count, char** words) {
     misfit();
   } else if (strcmp(mode, "missing") == 0) {
     missing();
+  } else if (strcmp(mode, "exits") == 0) {
+    exits();
   } else {
     check(0, "the mode is known");
   }

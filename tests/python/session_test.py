@@ -81,6 +81,26 @@ class SessionTest(unittest.TestCase):
 
         self.assertEqual(len(set(on_threads(3, rank))), 1)
 
+    def test_ranks_that_drifted_apart(self) -> None:
+        def rank(communicator: Communicator) -> str:
+            me, weight = communicator.rank, array.array("f", [1.0] * 1000)
+            equal: dict[str, Any] = {"epoch": 3, "empty": b"", "weight": weight}
+            communicator.compare(10, equal, {"seed": 7 + me})
+            with self.fails(Status.MISMATCH, '"seed": ranks 0 to 2 all have 7, and every rank must have its own'):
+                communicator.compare(11, equal, {"seed": 7})
+            weight[999] += me == 2
+            with self.assertRaises(Error) as caught:
+                communicator.compare(12, equal)
+            with self.fails(Status.INVALID_ARGUMENT, '"strided" is not contiguous'):
+                communicator.compare(13, {"strided": memoryview(weight)[::2]})
+            with self.fails(Status.MISMATCH, '"epoch": rank 2 has 4; ranks 0 and 1 have 3'):
+                communicator.compare(14, {"epoch": 4 if me == 2 else 3})
+            return str(caught.exception)
+
+        texts = on_threads(3, rank)
+        self.assertEqual(len(set(texts)), 1, "every rank is told the same")
+        self.assertIn('after step 12: "weight": rank 2 has hash ', texts[0])
+
     def test_scaled_residuals(self) -> None:
         def rank(communicator: Communicator) -> None:
             with Session(communicator, "int4:block=64") as session:
@@ -122,6 +142,23 @@ class SessionTest(unittest.TestCase):
                 self.assertLess(abs(gradients[2][0] - (gradient_of(0, 2)[0] + gradient_of(1, 2)[0]) / 2), 0.06)
 
         on_threads(2, rank)
+
+    def test_over_nodes(self) -> None:
+        def rank(communicator: Communicator) -> bytes:
+            specification = "hier(inside=bf16, across=int8:block=64,round=nearest, levels=node:3+1) timeout=20"
+            with Session(communicator, specification) as session:
+                session.add("weight", (192, 128))
+                session.seal()
+                self.assertIn("hierarchy of nodes 0 1 2 | 3, inside bf16", session.description)
+                self.assertIn("over 2 nodes of 3+1", session.description)
+                weight = array.array("f", list(gradient_of(communicator.rank)) * 8)
+                session.all_reduce([weight])
+                self.assertTrue(session.commit())
+                mean = [sum(all_four) / 4 for all_four in zip(*(gradient_of(r) for r in range(4)))]
+                self.assertLess(max(abs(a - b) for a, b in zip(weight, mean * 8)), 0.06)
+                return weight.tobytes()
+
+        self.assertEqual(len(set(on_threads(4, rank))), 1)
 
     def test_other_operations(self) -> None:
         def rank(communicator: Communicator) -> None:

@@ -1,14 +1,17 @@
 """Scripts that only name their backend: what is a gradient goes compressed, everything else as gloo has it."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 
 import harness
 import sharded
+import under_way
 from harness import flat, loss_of, model, raises, same_on_all_ranks, wrap
 from tightwire import Error
 from tightwire.torch import ProcessGroup, ProcessGroupOptions
@@ -63,17 +66,31 @@ def test_trains_as_gloo_does() -> None:
 
 
 def test_situations_of_ddp() -> None:
+    exact = train(dist.new_group(backend="gloo"))
+    bound = CODECS["int8:block=64"] * (exact - flat(model())).norm()
     for options in ({"gradient_as_bucket_view": True}, {"static_graph": True}, {"find_unused_parameters": True}):
         with group() as ours:
-            assert same_on_all_ranks(train(ours, **options)), options
-    with group() as ours:
-        ddp = wrap(model(), process_group=ours)
+            result = train(ours, **options)
+            assert same_on_all_ranks(result), options
+            assert 0 < (result - exact).norm() <= bound, options
+
+
+def test_gradients_are_accumulated() -> None:
+    def gradients(process_group: Any) -> torch.Tensor:
+        ddp, all_steps = wrap(model(), process_group=process_group), []
         for step in range(3):
             with ddp.no_sync():
                 loss_of(ddp, step, 0).backward()
             loss_of(ddp, step, 1).backward()
-            assert same_on_all_ranks(torch.cat([p.grad.view(-1) for p in ddp.parameters()]))
+            all_steps.append(torch.cat([p.grad.view(-1) for p in ddp.parameters()]))
             ddp.zero_grad()
+        return torch.cat(all_steps)
+
+    exact = gradients(dist.new_group(backend="gloo"))
+    with group() as ours:
+        result = gradients(ours)
+        assert same_on_all_ranks(result)
+        assert 0 < (result - exact).norm() <= 0.02 * exact.norm(), (result - exact).norm() / exact.norm()
 
 
 def constant_gradient(process_group: Any, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,11 +161,14 @@ def test_everything_else_is_exact() -> None:
     dist.barrier()
 
 
-def in_backward(tensor: torch.Tensor, process_group: Any, operation: Any = dist.ReduceOp.SUM) -> torch.Tensor:
-    """What becomes of a tensor that a hook reduces in a backward pass."""
+def in_backward(
+    tensor: torch.Tensor, process_group: Any, operation: Any = dist.ReduceOp.SUM, buffer: Optional[torch.Tensor] = None
+) -> torch.Tensor:
+    """What becomes of a tensor that a hook reduces in a backward pass, in `buffer` or where it happens to lie."""
     results = []
 
     def reduce(gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient if buffer is None else buffer.copy_(gradient)
         work = dist.all_reduce(gradient, op=operation, group=process_group, async_op=True)
         work.wait()
         assert work.is_completed()
@@ -195,21 +215,85 @@ def test_another_tensor_does_not_get_what_was_left() -> None:
 
 
 def test_a_step_with_infinities_is_undone() -> None:
+    values = torch.randn(LARGE, generator=torch.Generator().manual_seed(harness.rank()))
+
+    def sound_steps(spoiled: list[bool]) -> list[torch.Tensor]:
+        buffer, results = torch.empty(LARGE), []
+        with group("int4:block=64") as ours:
+            for this_one in spoiled:
+                gradient = values.clone()
+                if this_one and harness.rank() == 0:
+                    gradient[17] = float("inf")
+                reduced = in_backward(gradient, ours, buffer=buffer)
+                assert ours.end_step() != this_one, "all ranks undo it, or none"
+                if not this_one:
+                    assert same_on_all_ranks(reduced)
+                    results.append(reduced)
+            assert ours.forgotten == 0
+        return results
+
+    undisturbed, disturbed = sound_steps([False, False]), sound_steps([False, True, False])
+    assert not torch.equal(undisturbed[0], undisturbed[1]), "there is feedback"
+    assert all(torch.equal(a, b) for a, b in zip(undisturbed, disturbed)), "as if the step had not been"
+
+
+def test_a_backward_pass_that_raises_is_over() -> None:
     with group("int4:block=64") as ours:
-        buffer = torch.randn(LARGE, generator=torch.Generator().manual_seed(harness.rank()))
+        values = torch.randn(LARGE, generator=torch.Generator().manual_seed(harness.rank()))
+        exact = values.clone()
+        dist.all_reduce(exact)
+        buffer, leaf = torch.empty(LARGE), torch.zeros(LARGE, requires_grad=True)
+        fails = [False, True, False, True, True, False]
 
-        def step(spoiled: bool) -> torch.Tensor:
-            gradient = buffer.clone()
-            if spoiled and harness.rank() == 0:
-                gradient[17] = float("inf")
-            return in_backward(gradient, ours)
+        def reduce(gradient: torch.Tensor) -> None:
+            dist.all_reduce(buffer.copy_(gradient), group=ours)
+            if fails[0]:
+                raise ValueError("in a hook")
 
-        step(False)
-        assert ours.end_step()
-        step(True)
-        assert not ours.end_step(), "all ranks undo it"
-        step(False)
-        assert ours.end_step()
+        leaf.register_hook(reduce)
+        while fails:
+            with raises(ValueError, "in a hook") if fails[0] else contextlib.nullcontext():
+                leaf.backward(values)
+            assert not torch.equal(buffer, exact) and same_on_all_ranks(buffer)
+            outside = values.clone()
+            dist.all_reduce(outside, group=ours)
+            assert torch.equal(outside, exact), "what is no gradient is exact"
+            fails.pop(0)
+        ours.end_step()
+        assert ours.forgotten == 0 and len(ours._slots._slots) == 1, "every pass is a step"
+
+
+def test_what_is_forgotten_again_and_again_is_said() -> None:
+    """A checkpoint's backward pass is one of its own within the other, where it is reentrant."""
+
+    def warned(reentrant: bool) -> list[str]:
+        weights = [torch.ones(LARGE, requires_grad=True) for _ in range(2)]
+        buffers = [torch.empty(LARGE) for _ in range(2)]
+        with group("int4:block=64") as ours, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for weight, buffer in zip(weights, buffers):
+                weight.register_hook(lambda gradient, at=buffer: dist.all_reduce(at.copy_(gradient), group=ours))
+            for _ in range(4):
+                x = random_input.clone().requires_grad_()
+                for weight in weights:  # not an argument, or its gradient would come in the pass without
+                    x = torch.utils.checkpoint.checkpoint(weight.__mul__, x, use_reentrant=reentrant)
+                x.sum().backward()
+            ours.end_step()
+            assert (ours.forgotten > 0) == reentrant, ours.forgotten
+        return [str(each.message) for each in caught if "tightwire" in str(each.message)]
+
+    random_input = torch.randn(LARGE, generator=torch.Generator().manual_seed(harness.rank()))
+    assert warned(False) == []
+    (only,) = warned(True)
+    assert "gradients came in the place of others" in only and "use_reentrant=False" in only
+
+
+def test_works_are_let_go() -> None:
+    with group() as ours:
+        for _ in range(2):
+            in_backward(torch.ones(LARGE), ours)
+            ours.end_step()
+        assert not ours._works and not ours._seen, "no gradient is kept beyond its step"
 
 
 def test_16_bit_gradients() -> None:
@@ -263,6 +347,22 @@ def test_attach_works_over_it() -> None:
         sync.close()
 
 
+def test_a_rank_that_does_not_come_is_missed_in_time() -> None:
+    for backend in ("tightwire", "gloo"):
+        left_alone = dist.new_group(backend=backend)
+        ddp = wrap(model(), process_group=left_alone)
+        if harness.rank() != harness.size() - 1:
+            with raises(Error, "not every rank", within=10):
+                harness.attach(ddp, timeout=1.0)
+        dist.barrier()
+        left_alone = dist.new_group(backend=backend)
+        if harness.rank() != harness.size() - 1:
+            with raises(Error, "not every rank", within=10):
+                sharded.Sharded(group=left_alone, timeout=1.0)
+        dist.barrier()
+
+
 if __name__ == "__main__":
-    # Those of sharded training go along, as to import PyTorch takes longer than all of them.
-    harness.run(harness.cases_of(globals()) + harness.cases_of(vars(sharded)), "tightwire", pg_options=OPTIONS)
+    # Those of other files go along, as to import PyTorch takes longer than all of them.
+    cases = [case for names in (globals(), vars(sharded), vars(under_way)) for case in harness.cases_of(names)]
+    harness.run(cases, "tightwire", pg_options=OPTIONS)

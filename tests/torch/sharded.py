@@ -53,6 +53,36 @@ def test_operations_by_name() -> None:
     sharded.close()
 
 
+def test_a_name_is_for_a_type() -> None:
+    """As many elements of another type are another thing, whose memory is half as large."""
+    size, rank = harness.size(), harness.rank()
+    sharded = Sharded(gradients="int8:block=64", timeout=20.0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        wholes = [random(other, size * PART).to(dtype) for other in range(size)]
+        mine, gathered = torch.empty(PART, dtype=dtype), torch.empty(size * PART, dtype=dtype)
+        sharded.reduce_scatter(mine, wholes[rank], "layer")
+        assert (mine - part_of(torch.stack(wholes).float().mean(0))).abs().max() < 0.1
+        sharded.all_gather(gathered, wholes[rank][:PART], "layer")
+        assert (gathered - torch.cat([whole[:PART] for whole in wholes])).abs().max() < 0.05
+    slots = sharded._slots
+    with raises(Error, "first used with 40 elements of torch.float32", "40 of torch.bfloat16"):
+        for dtype in (torch.float32, torch.bfloat16):
+            slots.slot("key", torch.empty(40, dtype=dtype), "all_reduce", "int8")
+    sharded.close()
+
+
+def test_autograd_has_no_part_in_it() -> None:
+    size = harness.size()
+    sharded = Sharded(timeout=20.0)
+    weights, whole = torch.ones(PART, requires_grad=True), torch.empty(size * PART)
+    sharded.all_gather(whole, weights * 1, "layer")
+    sharded.all_gather(whole, weights, "layer")
+    gradient, leaf = torch.ones(size * PART, requires_grad=True), torch.empty(PART, requires_grad=True)
+    sharded.reduce_scatter(leaf, gradient, "layer")
+    assert not whole.requires_grad and weights.is_leaf and leaf.is_leaf and (leaf - 1).abs().max() < 0.02
+    sharded.close()
+
+
 def zero(sharded: Optional[Sharded], steps: int) -> torch.Tensor:
     """ZeRO by hand: every rank keeps and trains its part of the parameters, and gathers all for a step."""
     net = model()

@@ -14,28 +14,15 @@
 #include <tightwire/low_rank/products.hpp>
 #include <tightwire/testing/calls.hpp>
 
+#include "support/low_rank_values.hpp"
+
 namespace tightwire::testing {
 namespace {
 
 using low_rank::Orthogonalizer;
 using low_rank::Shape;
-using Values = std::vector<float>;
 
-using Sizes = std::initializer_list<std::size_t>;
-constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<host::Level> levels() {
-  std::vector<host::Level> all;
-  for (const host::Level level : {host::Level::baseline, host::Level::avx2, host::Level::avx512})
-    if (level <= host::supported_level()) all.push_back(level);
-  return all;
-}
-
-Values bell(std::size_t count, std::uint32_t stream) {
-  Values x(count);
-  low_rank::fill_column(x.data(), count, {42, stream, 0});
-  return x;
-}
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// One matrix with its residual and factors.
 struct Case {
@@ -181,6 +168,32 @@ TEST(LowRank, ResidualInPlacePastTheCachesAndNone) {
     }
 }
 
+TEST(LowRank, WhatIsOwedIsSubtractedWithTheBitsOfSubtractingAtOnce) {
+  for (const Case& c : cases())
+    for (const std::size_t owed_rank : Sizes{1, 5, c.rank}) {  // ranks change from step to step
+      const std::size_t rows = c.shape.rows, columns = c.shape.columns;
+      const Values left = bell(rows * owed_rank, 5), right = bell(columns * owed_rank, 6);
+      for (const host::Level level : levels()) {
+        SCOPED_TRACE(c.name() + ", " + std::to_string(owed_rank) + " owed, " + std::string(host::to_string(level)));
+        Values before = c.before, sum(c.elements()), product(rows * c.rank);
+        low_rank::subtract_product(level, {c.shape, owed_rank, left.data(), rows, right.data(), before.data()});
+        low_rank::add_and_multiply(
+            level, {c.shape, c.rank, c.x.data(), {before.data(), sum.data()}, c.right.data(), product.data(), rows});
+        Values after(c.elements()), lazy_product(rows * c.rank);
+        low_rank::add_and_multiply(level, {c.shape,
+                                           c.rank,
+                                           c.x.data(),
+                                           {c.before.data(), after.data()},
+                                           c.right.data(),
+                                           lazy_product.data(),
+                                           rows,
+                                           {owed_rank, left.data(), right.data()}});
+        ASSERT_TRUE(same_bits(after, sum));
+        ASSERT_TRUE(same_bits(lazy_product, product));
+      }
+    }
+}
+
 TEST(LowRank, NothingIsLeftOfTheCallBefore) {
   // Buffers are on the stack, in the same place every time: where they are not filled, NaN is still there.
   const Case wide({8, 200}, 3), narrow({5, 21}, 3);
@@ -280,93 +293,6 @@ TEST(LowRank, ProductsOfFactorsAreThoseOfTheDefinition) {
         if (HasFatalFailure()) return;
       }
   }
-}
-
-/// The largest element of Q^T Q - I, over the first min(rows, rank) columns.
-double distance_from_orthonormal(const Values& factor, std::size_t rows, std::size_t rank) {
-  double most = 0;
-  for (std::size_t a = 0; a < std::min(rows, rank); ++a)
-    for (std::size_t b = 0; b <= a; ++b) {
-      double dot = a == b ? -1 : 0;
-      for (std::size_t i = 0; i < rows; ++i)
-        dot += static_cast<double>(factor[a * rows + i]) * static_cast<double>(factor[b * rows + i]);
-      if (!(std::fabs(dot) <= most)) most = std::fabs(dot);
-    }
-  return most;
-}
-
-/// Orthonormal on every instruction set, with the same bits.
-void expect_orthonormal(const Values& factor, std::size_t rows, std::size_t rank) {
-  Values first;
-  for (const host::Level level : levels()) {
-    Values q = factor;
-    Orthogonalizer(level).orthogonalize(q.data(), rows, rank, {7, 3, 11});
-    if (first.empty()) first = q;
-    ASSERT_TRUE(same_bits(q, first)) << host::to_string(level);
-  }
-  ASSERT_LT(distance_from_orthonormal(first, rows, rank), 1e-6);
-  for (std::size_t i = rows * std::min(rows, rank); i < first.size(); ++i) ASSERT_EQ(first[i], 0.0f);
-}
-
-TEST(LowRank, AnyFactorBecomesOrthonormal) {
-  for (const std::size_t rows : Sizes{1, 2, 3, 7, 16, 33, 64, 300, 1000})
-    for (const std::size_t rank : Sizes{1, 2, 4, 5, 8, 32, 64}) {
-      SCOPED_TRACE(std::to_string(rows) + " rows, rank " + std::to_string(rank));
-      const Values random = bell(rows * rank, 5);
-      const auto changed = [&](auto&& change) {
-        Values factor = random;
-        for (std::size_t i = 0; i < factor.size(); ++i) factor[i] = change(i % rows, i / rows, factor[i]);
-        expect_orthonormal(factor, rows, rank);
-      };
-      changed([](auto, auto, float x) { return x; });
-      changed([](auto, auto, float) { return 0.0f; });
-      changed([](auto, auto, float) { return 1.0f; });
-      changed([](auto, auto, float x) { return 1e30f * x; });
-      changed([](auto, auto, float x) { return 1e-30f * x; });
-      changed([](auto, auto, float x) { return 1e-44f * x; });
-      changed([](auto, auto, float) { return std::numeric_limits<float>::max(); });
-      changed([](auto, auto k, float x) { return k % 2 == 0 ? 1e30f * x : 1e-30f * x; });
-      changed([](auto i, auto k, float x) { return i == 0 && k % 3 == 1 ? kNan : x; });
-      changed([](auto i, auto k, float x) { return i == 0 && k % 3 == 1 ? -kInfinity : x; });
-      changed([](auto i, auto, float x) { return i == 0 ? kInfinity : x; });
-      changed([](auto, auto, float) { return kNan; });
-      // Of rank 3 but for rounding; and nearly the same columns.
-      changed([&](auto i, auto k, float) {
-        return random[i] * static_cast<float>(k % 3 + 1) + (k % 3 == 1 ? 1.0f : 0.0f);
-      });
-      changed([&](auto i, auto, float x) { return random[i] + 1e-4f * x; });
-      changed([&](auto i, auto, float x) { return random[i] + 3e-6f * x; });
-      if (HasFatalFailure()) return;
-    }
-}
-
-TEST(LowRank, OrthogonalColumnsSpanWhatWasSpanned) {
-  constexpr std::size_t kRows = 500, kRank = 6;
-  const Values factor = bell(kRows * kRank, 8);
-  Values q = factor;
-  Orthogonalizer().orthogonalize(q.data(), kRows, kRank, {});
-  for (std::size_t k = 0; k < kRank; ++k) {
-    std::vector<double> rest(factor.begin() + static_cast<std::ptrdiff_t>(k * kRows),
-                             factor.begin() + static_cast<std::ptrdiff_t>((k + 1) * kRows));
-    for (std::size_t j = 0; j <= k; ++j) {  // by the columns up to its own
-      double along = 0;
-      for (std::size_t i = 0; i < kRows; ++i) along += rest[i] * static_cast<double>(q[j * kRows + i]);
-      for (std::size_t i = 0; i < kRows; ++i) rest[i] -= along * static_cast<double>(q[j * kRows + i]);
-    }
-    for (const double x : rest) EXPECT_LT(std::fabs(x), 1e-5);
-  }
-}
-
-TEST(LowRank, ReplacedColumnsDependOnTheSeedAlone) {
-  const auto replaced = [](const low_rank::OrthogonalizeSeed& seed) {
-    Values zero(100);
-    Orthogonalizer().orthogonalize(zero.data(), 50, 2, seed);
-    return zero;
-  };
-  EXPECT_TRUE(same_bits(replaced({1, 2, 3}), replaced({1, 2, 3})));
-  EXPECT_NE(replaced({1, 2, 3}), replaced({2, 2, 3}));
-  EXPECT_NE(replaced({1, 2, 3}), replaced({1, 3, 3}));
-  EXPECT_NE(replaced({1, 2, 3}), replaced({1, 2, 4}));
 }
 
 TEST(LowRank, MatrixOfLowRankIsReproduced) {

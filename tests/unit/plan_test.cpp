@@ -154,6 +154,19 @@ TEST(Plan, AutomaticTakesOneShotUpToItsLimitOfEncodedBytes) {
   EXPECT_EQ(make_plan(parameters, 4, {.one_shot_bytes = 1023}).algorithm, Algorithm::two_shot);
 }
 
+TEST(Plan, AutomaticTakesOneShotOnlyWhileItSendsNotMuchMore) {
+  const auto takes = [](std::size_t count, std::size_t block, int ranks, const PlanOptions& options = {}) {
+    const std::vector<PlannedParameter> parameters = {parameter(count, block)};
+    return make_plan(parameters, ranks, options).algorithm;
+  };
+  for (const int ranks : {2, 8, 16}) EXPECT_EQ(takes(15'000, 256, ranks), Algorithm::one_shot) << ranks;
+  for (const int ranks : {32, 1024, 16384}) EXPECT_EQ(takes(15'000, 256, ranks), Algorithm::two_shot) << ranks;
+  // Of a single block the owner sends as much in two rounds.
+  EXPECT_EQ(takes(1000, 1008, 16384), Algorithm::one_shot);
+  EXPECT_EQ(takes(1000, 64, 16384), Algorithm::two_shot);
+  EXPECT_EQ(takes(15'000, 256, 1024, {.one_shot_excess = std::size_t{1} << 30}), Algorithm::one_shot);
+}
+
 TEST(Plan, ShareLengthLeftOpenDependsOnRanksAndBytes) {
   const std::vector<PlannedParameter> parameters = {parameter(3'000'000, 256)};
   for (const auto& [ranks, elements] : std::vector<std::pair<int, std::size_t>>{

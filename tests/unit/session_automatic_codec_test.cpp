@@ -2,7 +2,9 @@
 // all asked for it are found.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -102,10 +104,97 @@ TEST(AutomaticCodec, ARuleCannotAskForIt) {
   EXPECT_ERROR(session.seal(), Errc::unsupported, "SessionOptions::codec");
 }
 
+TEST(AutomaticCodec, AnObserverWatchesTheSessionAndNotItsMeasurements) {
+  class Counter final : public Observer {
+   public:
+    void sealed(const Session& session, const std::shared_ptr<Transport>&) override { told.push_back(&session); }
+    std::vector<const Session*> told;
+  };
+  run_all(2, [](const std::shared_ptr<Transport>& transport) {
+    const auto counter = std::make_shared<Counter>();
+    Session session(transport, {.codec = Auto{}, .observer = counter});
+    session.add("matrix", {64, 64});
+    session.seal();
+    EXPECT_EQ(counter->told, std::vector<const Session*>{&session});
+  });
+}
+
+/// Where every kind of codec that the candidates are not has something to do.
+TEST(AutomaticCodec, MeasuresWhatRulesTypesAndNodesAskForToo) {
+  run_all(4, [](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options{.codec = Auto{}};
+    options.policy.rules = {{.name = "blocks", .codec = parse_codec("int8:block=64")},
+                            {.name = "chosen", .codec = parse_codec("topk:ratio=0.1+int7")},
+                            {.name = "drawn", .codec = parse_codec("randomk:ratio=0.1+int6")},
+                            {.name = "factors", .codec = parse_codec("powersgd:rank=2+fp8-e4m3")}};
+    options.hierarchy = Hierarchy::of_equal_nodes(4, 2, parse_codec("int5"));
+    Session session(transport, options);
+    for (const char* name : {"blocks", "chosen", "drawn", "factors", "other"}) session.add(name, {99, 101});
+    session.add("half", {64, 64}, ElementType::f16);
+    session.add("brain", {64, 64}, ElementType::bf16);
+    session.seal();
+    EXPECT_FALSE(session.options().codec.automatic());
+  });
+}
+
+TEST(AutomaticCodec, BucketsThatWereDeclaredArePredictedAndCompared) {
+  ParameterList list("", 2);
+  list.add({.name = "a", .shape = {64, 64}});
+  list.add({.name = "b", .shape = {32, 32}});
+  list.add({.name = "c", .shape = {64, 64}});
+  list.add_bucket(std::vector<ParameterId>{2});
+  const auto loads = simulate({.codec = Codec{}}, list.parameters(), 2, 1, 0, list.declared());
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_EQ(loads[0].front().bucket_bytes, 4.0 * 64 * 64);
+  EXPECT_EQ(loads[1].front().bucket_bytes, 4.0 * (64 * 64 + 32 * 32));
+
+  const auto outcomes = run_each(local::make(2), [](const std::shared_ptr<Transport>& transport) {
+    Session session(transport, {.codec = Auto{}});
+    session.add("a", {64, 64});
+    session.add("b", {64, 64});
+    if (transport->rank() == 1) session.add_bucket(std::vector<ParameterId>{1});
+    session.seal();
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error);
+    EXPECT_TRUE(contains(outcome.message, "rank 1 has bucket of parameters 1"));
+  }
+}
+
+/// Noise in a candidate's measurement makes only those buckets faster that it is in.
+TEST(AutomaticCodec, ScalesOnlyBucketsThatTheCandidateIsIn) {
+  const std::vector<Parameter> parameters = {{.name = "norms", .shape = {1 << 20}},
+                                             {.name = "small", .shape = {64, 64}}};
+  const LinkCost link{20e-6, 1e-6, 1e9, 0.5};
+  const Cluster cluster{2, 1, link, link};
+  CodecCosts costs;
+  for (const char* codec : {"exact", "int4"})
+    costs.add(detail::cost_name(parse_codec(codec)), 1e6, {1e-10, 1e-10, 1e-10});
+  const std::map<std::string, double> scales = {{"dense:block=256", 1.0}, {"int4:block=64", 0.5}};
+  std::vector<double> seconds;
+  for (const char* codec : {"exact", "int4"}) {
+    const auto loads = simulate({.codec = parse_codec(codec), .bucket_bytes = 1}, parameters, 2, 1);
+    seconds.push_back(detail::predicted_seconds(loads, scales, cluster, costs));
+  }
+  EXPECT_EQ(detail::choose_by_time(seconds), 0u) << seconds[0] << " " << seconds[1];
+  EXPECT_LT(seconds[1], seconds[0]);  // by what the small one gains
+}
+
 TEST(AutomaticCodec, IsReadFromText) {
   EXPECT_TRUE(parse_codec("auto").automatic());
   EXPECT_EQ(parse_codec("auto").spec(), "auto");
   EXPECT_ERROR(parse_codec("auto:fast"), Errc::invalid_argument, "auto:fast");
+}
+
+TEST(Calibration, MessagesOfTheLinksMeasurementFitItsMemory) {
+  for (int ranks = 2; ranks <= 16384; ranks += ranks < 100 ? 1 : ranks) {
+    const std::vector<std::size_t> sizes = detail::message_sizes(ranks);
+    EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end())) << ranks;
+    EXPECT_GE(sizes.back(), 4096u);
+    EXPECT_LE(2 * static_cast<std::size_t>(ranks) * sizes.back(), std::size_t{128} << 20) << ranks;
+  }
+  EXPECT_EQ(detail::message_sizes(2).back(), std::size_t{4} << 20);
+  EXPECT_EQ(detail::message_sizes(16384), std::vector<std::size_t>{4096});
 }
 
 TEST(Calibration, TellsCostsOfEveryCodecAndExplainsItsTrials) {

@@ -8,10 +8,12 @@
 #include <limits>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tightwire/codec.hpp>
 #include <tightwire/core_session.hpp>
+#include <tightwire/hierarchy_text.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"
@@ -39,11 +41,9 @@ SessionOptions over(Hierarchy hierarchy) {
 }
 
 TEST(Hierarchy, SameBitsOnAllRanks) {
-  const std::vector<std::vector<int>> layouts = {{0, 0, 1, 1},
-                                                 {0, 1, 0, 1},
-                                                 {5, 5, 5, 2, 2, 2},
-                                                 {0, 0, 1, 1, 2, 2},
-                                                 {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}};
+  const std::vector<std::vector<int>> layouts = {
+      {0, 0, 1, 1}, {0, 1, 0, 1},    {5, 5, 5, 2, 2, 2}, {0, 0, 1, 1, 2, 2},
+      {0, 0, 0, 1}, {0, 0, 0, 1, 1}, {2, 0, 1, 0, 1, 0}, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}};
   for (const auto& layout : layouts)
     for (const char* across : {"exact", "int8", "hadamard:64+int4:block=64", "int4:round=stochastic"})
       for (const char* inside : {"exact", "int8", "bf16"}) {
@@ -58,13 +58,13 @@ TEST(Hierarchy, SameBitsOnAllRanks) {
 }
 
 /// Exact all the way: sums over the ranks of a node, in order, then over the nodes.
-TEST(Hierarchy, SumsInTheOrderOfNodes) {
-  const std::vector<std::vector<int>> order = {{0, 3}, {1, 2}};
+void expect_sums(const std::vector<int>& node_of_rank, const std::vector<std::vector<std::size_t>>& order) {
   const Model model = fp32_model("exact");
-  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
-    const auto session = sealed_session(transport, model, over(nodes({7, 8, 8, 7})));
+  const auto ranks = static_cast<int>(node_of_rank.size());
+  run_all(ranks, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, over(nodes(node_of_rank)));
     std::deque<Gradients> of_ranks;
-    for (std::uint64_t rank = 0; rank < 4; ++rank) of_ranks.emplace_back(model).fill_wide(rank + 1);
+    for (std::uint64_t rank = 0; rank < node_of_rank.size(); ++rank) of_ranks.emplace_back(model).fill_wide(rank + 1);
     Gradients own(model);
     own.fill_wide(static_cast<std::uint64_t>(transport->rank()) + 1);
     session->all_reduce(own.pointers());
@@ -72,21 +72,41 @@ TEST(Hierarchy, SumsInTheOrderOfNodes) {
       for (std::size_t i = 0; i < model[p].count(); ++i) {
         float total = 0;
         for (const auto& node : order) {
-          float sum = of_ranks[static_cast<std::size_t>(node[0])].get(p, i);
-          sum += of_ranks[static_cast<std::size_t>(node[1])].get(p, i);
+          float sum = of_ranks[node[0]].get(p, i);
+          for (std::size_t place = 1; place < node.size(); ++place) sum += of_ranks[node[place]].get(p, i);
           total = &node == &order[0] ? sum : total + sum;
         }
-        ASSERT_EQ(own.get(p, i), total / 4) << p << " " << i;
+        ASSERT_EQ(own.get(p, i), total / static_cast<float>(ranks)) << p << " " << i;
       }
   });
 }
 
+TEST(Hierarchy, SumsInTheOrderOfNodes) {
+  expect_sums({7, 8, 8, 7}, {{0, 3}, {1, 2}});
+  expect_sums({0, 0, 0, 1}, {{0, 1, 2}, {3}});
+  expect_sums({1, 0, 1, 0, 1}, {{0, 2, 4}, {1, 3}});
+}
+
+/// Nodes cut a chunk evenly, each into as many shares as it has ranks; parts are what lies between all these cuts.
+TEST(Hierarchy, PartsLieBetweenTheCutsOfAllNodes) {
+  const std::vector<Part> parts = parts_of(nodes_of(nodes({0, 0, 0, 1, 1, 2}), 6));
+  const std::vector<std::vector<std::size_t>> places = {{0, 0, 0}, {1, 0, 0}, {1, 1, 0}, {2, 1, 0}};
+  const std::vector<std::pair<std::size_t, std::size_t>> ends = {{1, 3}, {1, 2}, {2, 3}, {1, 1}};
+  ASSERT_EQ(parts.size(), places.size());
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    EXPECT_EQ(parts[p].places, places[p]) << p;
+    EXPECT_EQ(std::pair(parts[p].numerator, parts[p].denominator), ends[p]);
+  }
+  EXPECT_EQ(parts_of(nodes_of(nodes({0, 1, 0, 1, 0, 1}), 6)).size(), 3u);
+}
+
 /// How far the sum of all results is from the sum of all means, at most, after so many steps of the same gradients.
-double drift(const char* across, const char* inside, bool feedback, int steps) {
+double drift(const char* across, const char* inside, bool feedback, int steps,
+             const std::vector<int>& layout = {0, 0, 1, 1}) {
   double largest = 0;
   const Model model = fp32_model(across);
   run_all(4, [&](const std::shared_ptr<Transport>& transport) {
-    SessionOptions options = over(nodes({0, 0, 1, 1}, inside));
+    SessionOptions options = over(nodes(layout, inside));
     options.error_feedback = feedback;
     const auto session = sealed_session(transport, model, options);
     Gradients mine(model);
@@ -123,6 +143,9 @@ TEST(Hierarchy, NothingIsLostAtAnyStage) {
     EXPECT_LT(often, 2.5 * once);
     EXPECT_GT(drift(across, inside, false, 100), 5 * often) << "without feedback it would not drift either";
   }
+  const double once = drift("int4", "int8", true, 3, {0, 0, 0, 1});
+  EXPECT_GT(once, 1e-4);
+  EXPECT_LT(drift("int4", "int8", true, 100, {0, 0, 0, 1}), 2.5 * once);
 }
 
 TEST(Hierarchy, BytesAcrossAreThoseOfOneRankPerNode) {
@@ -144,6 +167,24 @@ TEST(Hierarchy, BytesAcrossAreThoseOfOneRankPerNode) {
     // Both ranks of a node: 2 (N - 1) / N of the encoded size.
     EXPECT_NEAR(static_cast<double>(2 * across), static_cast<double>(HostCoder<Int8>().wire_bytes(4096)),
                 4 * header + 64);
+  });
+}
+
+/// Three ranks here and one there: the link of either node carries what that of any node does.
+TEST(Hierarchy, BytesAcrossAreTheSameForUnequalNodes) {
+  const Model model = {{"w", {96, 64}, ElementType::f32, Int8{}}};
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options = over(nodes({0, 0, 0, 1}));
+    options.plan.share_elements = 1 << 16;
+    options.plan.algorithm = Algorithm::two_shot;
+    const auto session = sealed_session(transport, model, options);
+    Gradients gradients(model);
+    reduce(*session, gradients, 1);
+    const std::size_t header = sizeof(FrameHeader);
+    const std::size_t inside = 2 * ((header + 2048 * 4) + header + (header + 2048 * 4));
+    const std::size_t part = 2 * (header + HostCoder<Int8>().wire_bytes(1024));
+    EXPECT_EQ(session->step_statistics().sent_bytes, transport->rank() == 3 ? 3 * part : inside + part);
+    EXPECT_EQ(session->step_statistics().received_bytes, session->step_statistics().sent_bytes);
   });
 }
 
@@ -224,11 +265,9 @@ TEST(Hierarchy, MisuseIsRefused) {
     sealed_session(transport, model, over(std::move(hierarchy)));
   };
   run_all(4, [&](const std::shared_ptr<Transport>& transport) {
-    EXPECT_ERROR(sealed(transport, nodes({0, 0, 0, 1})), Errc::unsupported,
-                 "nodes must have equal numbers of ranks, and have 0 1 2 | 3");
+    EXPECT_ERROR(sealed(transport, nodes({0, 0, 1, 1}, "int4:round=stochastic")), Errc::unsupported,
+                 "would round stochastically");
     EXPECT_ERROR(sealed(transport, nodes({0, 1})), Errc::invalid_argument, "the nodes of 2 ranks, and there are 4");
-    const auto session = sealed_session(transport, model, over(nodes({0, 0, 1, 1})));
-    EXPECT_ERROR(session->save(), Errc::unsupported, "not yet with a hierarchy");
   });
   EXPECT_ERROR(Hierarchy::of_equal_nodes(6, 4), Errc::invalid_argument, "6 ranks are no multiple of 4 per node");
   EXPECT_EQ(Hierarchy::of_equal_nodes(4, 2).node_of_rank, (std::vector<int>{0, 0, 1, 1}));
@@ -240,6 +279,50 @@ TEST(Hierarchy, MisuseIsRefused) {
     EXPECT_EQ(*outcome.error, Errc::mismatch);
     EXPECT_TRUE(contains(outcome.message, "hierarchy of nodes 0 2 | 1 3"));
   }
+}
+
+TEST(Hierarchy, OfTheTransport) {
+  const Model model = fp32_model("int8");
+  // In one process all ranks share a node, and what was left to the transport is settled by seal.
+  run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+    const auto open = open_session(transport, model, over(Hierarchy::of_transport(Bf16{})));
+    EXPECT_TRUE(contains(open->description(), "hierarchy of nodes still to be found, inside bf16"));
+    open->seal();
+    EXPECT_TRUE(contains(open->description(), "hierarchy of nodes 0 1 2, inside bf16"));
+    EXPECT_TRUE(contains(open->description(), "bucket 0 of parameters 0: two_shot"));
+  });
+  // Who names nodes and who leaves them to the transport find out, and so do those who want none.
+  for (const Hierarchy& other : {nodes({0, 0, 1}), Hierarchy{}}) {
+    const auto outcomes = run_each(local::make(3), [&](const std::shared_ptr<Transport>& transport) {
+      sealed_session(transport, model, over(transport->rank() == 1 ? other : Hierarchy::of_transport()));
+    });
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error);
+      EXPECT_EQ(*outcome.error, Errc::mismatch);
+      EXPECT_TRUE(contains(outcome.message, "hierarchy of nodes still to be found"));
+      EXPECT_TRUE(contains(outcome.message, "rank 1 has"));
+    }
+  }
+}
+
+TEST(Hierarchy, AsText) {
+  EXPECT_EQ(parse_levels("node:2", 6).node_of_rank, (std::vector<int>{0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(parse_levels("node:3+1", 4).node_of_rank, (std::vector<int>{0, 0, 0, 1}));
+  EXPECT_TRUE(parse_levels("auto", 4).automatic);
+  SessionOptions options;
+  set_codec(options, "hier(inside=int8:block=64,round=nearest, across=hadamard:32,seed=7+int4:block=32,round=nearest)",
+            4);
+  EXPECT_EQ(options.codec.spec(), parse_codec("hadamard:32,seed=7+int4:block=32,round=nearest").spec());
+  EXPECT_EQ(options.hierarchy.inside.spec(), parse_codec("int8:block=64,round=nearest").spec());
+  EXPECT_TRUE(options.hierarchy.automatic);
+  set_codec(options, "hier( across=int4 ,levels=node:2)", 4);
+  EXPECT_EQ(options.codec.spec(), "int4:block=64");
+  EXPECT_EQ(options.hierarchy.inside.spec(), "exact");
+  EXPECT_EQ(options.hierarchy.node_of_rank, (std::vector<int>{0, 0, 1, 1}));
+  set_codec(options, "int8", 4);
+  EXPECT_EQ(options.hierarchy.node_of_rank, (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_ERROR(parse_levels("node:4", 6), Errc::invalid_argument, "6 ranks are no multiple of 4; name every node's");
+  EXPECT_ERROR(set_codec(options, "hier(across=int4, levels=node:4)", 6), Errc::invalid_argument, "levels=node:4");
 }
 
 /// A rank that does not come is named by its number in the job, whatever the stage.

@@ -169,6 +169,79 @@ TEST(PowerSgdSession, ARolledBackStepHasNotHappened) {
   }
 }
 
+/// What a rank holds after every step, and its residuals in the end.
+struct Course {
+  std::vector<std::vector<std::byte>> gradients;
+  std::vector<float> residuals;
+  bool operator==(const Course&) const = default;
+};
+enum class Looks { never, between_uses, saves_and_restores };
+
+std::vector<Course> course(const Codec& codec, ElementType type, bool rollback, Looks looks) {
+  SessionOptions options = in_chunks(Algorithm::two_shot);
+  options.rollback = rollback;
+  std::vector<Course> courses(2);
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    const Model model = {{"w", {40, 90}, type, codec}, {"b", {90}, ElementType::f32, Codec{}}};
+    auto session = sealed_session(transport, model, options);
+    Gradients gradients(model);
+    Course& mine = courses[static_cast<std::size_t>(transport->rank())];
+    const auto look = [&] {
+      if (looks == Looks::between_uses) residuals(*session);
+    };
+    for (std::uint64_t step = 0; step < 8; ++step) {
+      if (rollback && step == 4) {
+        reduce(*session, gradients, 77);
+        look();
+        session->rollback();
+      }
+      reduce(*session, gradients, step + 1);
+      look();
+      if (step % 3 == 1) session->all_reduce(gradients.pointers());
+      look();
+      session->commit();
+      mine.gradients.push_back(gradients.bytes());
+      look();
+      if (looks == Looks::saves_and_restores && step % 2 == 0) {
+        const std::vector<std::byte> state = session->save();
+        session.reset();
+        session = sealed_session(transport, model, options);
+        session->restore(state);
+      }
+    }
+    mine.residuals = residuals(*session);
+  });
+  return courses;
+}
+
+TEST(PowerSgdSession, ResidualsThatAreReadSavedOrLeftForLaterAreTheSameBits) {
+  for (const bool rollback : {true, false})
+    for (const bool both : {true, false})
+      for (const ElementType type : {ElementType::f32, ElementType::bf16}) {
+        const PowerSgd changes{.rank = 2, .both_factors = both, .changes = {{3, 4}, {6, 1}}};
+        const auto never = course(changes, type, rollback, Looks::never);
+        EXPECT_EQ(never[0].gradients, never[1].gradients);
+        EXPECT_NE(never[0].residuals, never[1].residuals);
+        EXPECT_TRUE(course(changes, type, rollback, Looks::between_uses) == never);
+        EXPECT_TRUE(course(changes, type, rollback, Looks::saves_and_restores) == never);
+      }
+}
+
+TEST(PowerSgdSession, AResidualIsNotReadWhileItIsWritten) {
+  run_all(1, [&](const std::shared_ptr<Transport>& transport) {
+    const Model model = one_parameter({40, 70}, PowerSgd{.rank = 3});
+    const auto session = sealed_session(transport, model, in_chunks(Algorithm::two_shot));
+    Gradients gradients(model);
+    gradients.fill_bell(1);
+    const auto pointers = gradients.pointers();
+    auto handle = session->start(0, pointers);
+    EXPECT_ERROR(session->sender_residual(0), Errc::invalid_argument, "is under way");
+    handle.wait();
+    EXPECT_EQ(session->sender_residual(0).size(), 40u * 70);
+    session->commit();
+  });
+}
+
 /// Errors of the first steps on one fixed matrix, without feedback.
 std::vector<double> errors_of_a_fixed_matrix(bool both, std::size_t steps) {
   // A spectrum that falls slowly: one iteration is far from enough.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -92,7 +93,7 @@ TEST(Telemetry, JsonLinesParseAndAddUpToTheStatistics) {
   EXPECT_EQ(all[0]["session"]["rank"], 1);
   EXPECT_NE(all[0]["session"]["description"].get<std::string>().find("first \"layer\""), std::string::npos);
   std::uint64_t sent = 0, of_buckets = 0, calls = 0;
-  double encode = 0, blocked = 0, step = 0, wire_of_buckets = 0;
+  double encode = 0, blocked = 0, step = 0, wire = 0;
   for (std::size_t i = 1; i < all.size(); ++i) {
     EXPECT_EQ(all[i]["step"], i - 1);
     EXPECT_EQ(all[i]["kept"], i != 2);
@@ -104,9 +105,9 @@ TEST(Telemetry, JsonLinesParseAndAddUpToTheStatistics) {
     step += all[i]["step_seconds"].get<double>();
     ASSERT_EQ(all[i]["buckets"].size(), 3u);
     EXPECT_EQ(all[i]["buckets"][0]["name"], "first \"layer\"");
+    wire += all[i]["wire_seconds"].get<double>();
     for (const auto& bucket : all[i]["buckets"]) {
       of_buckets += bucket["sent_bytes"].get<std::uint64_t>();
-      wire_of_buckets += bucket["wire_seconds"].get<double>();
       EXPECT_LE(bucket["began"].get<double>(), bucket["ended"].get<double>());
     }
   }
@@ -116,7 +117,30 @@ TEST(Telemetry, JsonLinesParseAndAddUpToTheStatistics) {
   EXPECT_NEAR(encode, total.encode_seconds, 1e-9);
   EXPECT_NEAR(blocked, total.blocked_seconds, 1e-9);
   EXPECT_NEAR(step, total.step_seconds, 1e-9);
-  EXPECT_NEAR(wire_of_buckets, total.wire_seconds, 1e-9);
+  EXPECT_NEAR(wire, total.wire_seconds, 1e-9);
+}
+
+TEST(Telemetry, WaitingOfBucketsSideBySideIsCountedOnce) {
+  run_all(2, [](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options{.codec = Codec{}, .bucket_bytes = 1};
+    Session session(transport, options);
+    for (int i = 0; i < 40; ++i) session.add("matrix " + std::to_string(i), {32, 32});
+    session.seal();
+    std::vector<float> gradient(40 * 32 * 32, 1.0f);
+    // The other rank comes late, so that all of ours wait for it together.
+    if (transport->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    session.all_reduce(gradient);
+    session.commit();
+    const StepStatistics& step = session.last_step();
+    double of_buckets = 0;
+    for (BucketId id = 0; id < session.buckets(); ++id) of_buckets += session.bucket_statistics(id).wire_seconds;
+    EXPECT_LE(step.wire_seconds, step.busy_seconds);
+    EXPECT_LE(step.busy_seconds, step.step_seconds);
+    EXPECT_LE(step.wire_seconds + step.encode_seconds + step.combine_seconds + step.decode_seconds, step.step_seconds);
+    if (transport->rank() == 1) return;
+    EXPECT_GE(step.wire_seconds, 0.05);
+    EXPECT_GE(of_buckets, 40 * 0.05);  // each by itself
+  });
 }
 
 TEST(Telemetry, TheTraceIsJsonAndHasEveryReduction) {
@@ -145,6 +169,34 @@ TEST(Telemetry, PrometheusFileHasTheCounters) {
   EXPECT_TRUE(contains(text, "tightwire_steps_total{rank=\"0\"} 6\n"));
   EXPECT_TRUE(contains(text, "tightwire_steps_rolled_back_total{rank=\"0\"} 1\n"));
   EXPECT_FALSE(std::filesystem::exists(folder.file("0.prom.draft")));
+}
+
+TEST(Telemetry, SamplesThatAreNotNumbersLeaveFilesReadable) {
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), 0.0f}) {
+    const Folder folder;
+    run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+      SessionOptions options;
+      options.observer = std::make_shared<Telemetry>(TelemetryOptions{
+          .json_lines = folder.file("{rank}.jsonl"), .prometheus = folder.file("{rank}.prom"), .sample_every = 1});
+      Session session(transport, options);
+      session.add("matrix", {64, 64});
+      session.seal();
+      std::vector<float> gradient(64 * 64);
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.37f * static_cast<float>(i);
+      session.all_reduce(gradient);  // leaves a residual
+      session.commit();
+      std::fill(gradient.begin(), gradient.end(), value);
+      session.all_reduce(gradient);
+      session.commit();
+    });
+    const auto all = lines(folder.file("0.jsonl"));
+    ASSERT_EQ(all.size(), 3u);
+    EXPECT_TRUE(all[1]["sample"]["error"].is_number());
+    EXPECT_TRUE(all[2]["sample"]["error"].is_null()) << all[2]["sample"];
+    const std::string text = content(folder.file("0.prom"));
+    EXPECT_TRUE(contains(text, "\ntightwire_sample_error{rank=\"0\"} NaN\n"));
+    EXPECT_FALSE(contains(text, "null"));
+  }
 }
 
 TEST(Telemetry, TheSampledErrorIsTheErrorAndSamplesTakeTurns) {
@@ -224,6 +276,108 @@ TEST(Telemetry, OverlapIsWhatNobodyWaitedFor) {
   EXPECT_GT(overlaps[1], 0.8);
 }
 
+TEST(Telemetry, RanksThatSampleOtherwiseAreToldAtOnce) {
+  for (const std::uint64_t other : {std::uint64_t{0}, std::uint64_t{7}}) {
+    const auto outcomes = run_each(local::make(2), [&](const std::shared_ptr<Transport>& transport) {
+      SessionOptions options;
+      const std::uint64_t every = transport->rank() == 0 ? 50 : other;
+      if (transport->rank() == 0 || other != 0)
+        options.observer = std::make_shared<Telemetry>(TelemetryOptions{.sample_every = every});
+      Session session(transport, options);
+      session.add("matrix", {64, 64});
+      session.seal();
+    });
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error);
+      EXPECT_EQ(static_cast<int>(*outcome.error), static_cast<int>(Errc::mismatch)) << outcome.message;
+      EXPECT_TRUE(contains(outcome.message, "rank 0 has telemetry samples 65536 elements every 50 steps"));
+    }
+  }
+  run_all(2, [](const std::shared_ptr<Transport>& transport) {  // one rank may watch for itself
+    SessionOptions options;
+    if (transport->rank() == 0) options.observer = std::make_shared<Telemetry>(TelemetryOptions{.sample_every = 0});
+    Session session(transport, options);
+    session.add("matrix", {64, 64});
+    session.seal();
+  });
+}
+
+TEST(Telemetry, ThrowsWhatTheCallbackThrowsAndGoesOnWithTheNextStep) {
+  const Folder folder;
+  std::vector<StepRecord> records;
+  TelemetryOptions options{.json_lines = folder.file("steps"), .callback = {}, .sample_every = 0};
+  options.callback = [&](const StepRecord& record) {
+    records.push_back(record);
+    if (record.step == 0) throw Error(Errc::internal, "not today");
+  };
+  {
+    SessionOptions with;
+    with.observer = std::make_shared<Telemetry>(options);
+    Session session(local::make(1).front(), with);
+    session.add("matrix", {4, 4});
+    session.seal();
+    std::vector<float> gradient(16, 1.0f);
+    session.all_reduce(gradient);
+    EXPECT_ERROR(session.commit(), Errc::internal, "not today");
+    session.all_reduce(gradient);
+    EXPECT_TRUE(session.commit());
+  }
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1].step, 1u);
+  EXPECT_EQ(records[1].buckets[0].statistics.calls, 1u);  // of its own step alone
+  EXPECT_EQ(lines(folder.file("steps")).size(), 3u);
+}
+
+TEST(Telemetry, ARestartGoesOnBehindTheLinesThatAreThere) {
+  const Folder folder;
+  for (int run = 0; run < 2; ++run) watch(2, {.json_lines = folder.file("{rank}")}, 3, [](const Session&) {});
+  const auto all = lines(folder.file("0"));
+  ASSERT_EQ(all.size(), 8u);
+  EXPECT_TRUE(all[0].contains("session"));
+  EXPECT_TRUE(all[4].contains("session"));
+}
+
+TEST(Telemetry, ObserversThatThrowKeepNoOtherRankWaiting) {
+  class Throwing final : public Observer {
+   public:
+    void started(const Session&, const Bucket& bucket) override { once(bucket, "started"); }
+    void finished(const Session&, const Bucket& bucket) override { once(bucket, "finished"); }
+    std::string when;
+
+   private:
+    void once(const Bucket& bucket, const std::string& now) {
+      if (now == when && bucket.parameters.front() == 1)
+        throw Error(Errc::internal, std::exchange(when, "") + " fails");
+    }
+  };
+  for (const std::string when : {"started", "finished"}) {
+    std::vector<std::vector<float>> results(2);
+    run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+      SessionOptions options{.timeout = std::chrono::seconds(5), .bucket_bytes = 1};
+      const auto observer = std::make_shared<Throwing>();
+      if (transport->rank() == 0) options.observer = observer;
+      Session session(transport, options);
+      for (const char* name : {"a", "b", "c"}) session.add(name, {64, 64});
+      session.seal();
+      std::vector<float> gradient(3 * 64 * 64);
+      for (int step = 0; step < 2; ++step) {
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+          gradient[i] = static_cast<float>(i % 97) * static_cast<float>(transport->rank() + step + 1);
+        if (step == 0 && transport->rank() == 0) {
+          observer->when = when;
+          EXPECT_ERROR(session.all_reduce(gradient), Errc::internal, when + " fails");
+        } else {
+          session.all_reduce(gradient);
+        }
+        session.commit();
+        auto& result = results[static_cast<std::size_t>(transport->rank())];
+        result.insert(result.end(), gradient.begin(), gradient.end());
+      }
+    });
+    EXPECT_EQ(results[0], results[1]) << when;
+  }
+}
+
 TEST(Telemetry, RefusesWhatCannotBe) {
   EXPECT_ERROR(Telemetry({.warn_share = -1}), Errc::invalid_argument, "warn_share");
   EXPECT_ERROR(Telemetry({.warn_steps = 0}), Errc::invalid_argument, "warn_steps");
@@ -232,6 +386,15 @@ TEST(Telemetry, RefusesWhatCannotBe) {
   Session session(local::make(1).front(), options);
   session.add("matrix", {4, 4});
   EXPECT_ERROR(session.seal(), Errc::invalid_argument, "/nowhere/steps");
+  const auto outcomes = run_each(local::make(2), [](const std::shared_ptr<Transport>& transport) {
+    SessionOptions shared;
+    shared.observer = std::make_shared<Telemetry>(TelemetryOptions{.json_lines = "/nowhere/steps"});
+    Session of_two(transport, shared);
+    of_two.add("matrix", {4, 4});
+    of_two.seal();
+  });
+  for (const Outcome& outcome : outcomes)
+    EXPECT_TRUE(contains(outcome.message, "json_lines \"/nowhere/steps\" is the same file for all of 2 ranks"));
   options.observer = std::make_shared<Telemetry>(TelemetryOptions{});
   Session first(local::make(1).front(), options), second(local::make(1).front(), options);
   first.add("matrix", {4, 4});
@@ -258,6 +421,24 @@ TEST(Telemetry, AFileThatFailsIsGivenUpAndToldAndTrainingGoesOn) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_TRUE(contains(told[0], "/dev/full"));
   EXPECT_EQ(session.steps(), 200u);
+}
+
+TEST(Telemetry, WhatCannotBeWrittenAtTheEndIsTold) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  std::vector<std::string> told;
+  TelemetryOptions options{.trace = "/dev/full", .sample_every = 0};
+  options.log = [&](const std::string& line) { told.push_back(line); };
+  {
+    SessionOptions with;
+    with.observer = std::make_shared<Telemetry>(options);
+    Session session(local::make(1).front(), with);
+    session.add("matrix", {4, 4});
+    session.seal();
+    EXPECT_TRUE(told.empty());
+  }
+  ASSERT_GE(told.size(), 1u);
+  EXPECT_TRUE(contains(told[0], "/dev/full"));
+  EXPECT_TRUE(contains(told[0], "not complete"));
 }
 
 }  // namespace

@@ -77,7 +77,9 @@ class ForeignLoad {
 
 /// CPU seconds this process has used.
 double own_cpu_seconds();
-/// Keeps this process on one core.
-void pin_to_core(int core);
+/// Cores that this process may run on, ascending.
+std::vector<int> allowed_cores();
+/// Keeps this process on one core. Returns whether the system lets it.
+[[nodiscard]] bool pin_to_core(int core);
 
 }  // namespace bench

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/hierarchy_text.hpp>
 #include <tightwire/rendezvous.hpp>
 
 #include "bench_rows.hpp"
@@ -31,13 +32,14 @@ std::vector<std::uint64_t> sizes_of(const BenchOptions& options) {
   return sizes;
 }
 
-int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
+int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options, int ranks_per_core) {
   const bool tell = transport->rank() == 0;
   if (tell && options.csv) std::cout << csv_head();
-  if (tell && !options.csv && !options.json) std::cout << table_head(*transport, options);
+  if (tell && !options.csv && !options.json) std::cout << table_head(*transport, options, ranks_per_core);
   int failed = 0;
   for (const std::uint64_t bytes : sizes_of(options))
-    for (const BenchRow& row : measure_size(transport, options, bytes)) {
+    for (BenchRow& row : measure_size(transport, options, bytes)) {
+      row.ranks_per_core = ranks_per_core;
       if (tell) std::cout << (options.json ? as_json(row) : options.csv ? as_csv(row) : as_table(row)) << std::flush;
       if (!options.check) continue;
       for (const std::string& failure : failures_of(row)) {
@@ -47,21 +49,25 @@ int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions&
     }
   if (tell && options.check && !options.json && !options.csv)
     std::cout << "# check: " << (failed == 0 ? "bits, errors and wire bytes are as they must be" : "failed") << '\n';
+  if (!std::cout.flush()) throw Error(Errc::transport, "standard output cannot be written");
   return failed == 0 ? 0 : 1;
 }
 
-int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
-  const Calibration calibration = calibrate_job(transport, options);
+int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options, int ranks_per_core) {
+  Calibration calibration = calibrate_job(transport, options);
   if (transport->rank() != 0) return 0;
+  calibration.ranks_per_core = ranks_per_core;
   write_calibration(options.calibrate, calibration, transport->describe());
-  std::cout << as_text(calibration) << "written to " << options.calibrate << '\n';
+  std::cout << as_text(calibration) << shared_cores_text(ranks_per_core) << "written to " << options.calibrate << '\n';
+  if (!std::cout.flush()) throw Error(Errc::transport, "standard output cannot be written");
   return 0;
 }
 
 int run_as_rank(const BenchOptions& options, const Rendezvous& rendezvous) {
   const std::shared_ptr<Transport> transport = open_transport(rendezvous);
-  if (options.pin) bench::pin_to_core(transport->rank());
-  return options.calibrate.empty() ? measure_all(transport, options) : calibrate_all(transport, options);
+  const int ranks_per_core = place_on_cores(*transport, options.pin);
+  return options.calibrate.empty() ? measure_all(transport, options, ranks_per_core)
+                                   : calibrate_all(transport, options, ranks_per_core);
 }
 
 /// This program again, with the same arguments, as ranks of a job on this machine.
@@ -74,13 +80,18 @@ int start_ranks(const BenchOptions& options, std::vector<std::string> arguments)
   return launch(job);
 }
 
-int run_bench(const BenchOptions& options, const std::vector<std::string>& arguments) {
+int run_bench(BenchOptions options, const std::vector<std::string>& arguments) {
+  if (options.codecs.empty()) {
+    options.codecs = kComparedCodecs;
+    if (options.calibrate.empty()) options.codecs.resize(4);
+  }
   const Rendezvous rendezvous = rendezvous::environment();
   const bool in_job = rendezvous.size > 1 || std::getenv("TIGHTWIRE_RANK") != nullptr;
   if (in_job && options.ranks != 0 && options.ranks != rendezvous.size)
     throw Error(Errc::invalid_argument, "-n asks for " + std::to_string(options.ranks) + " ranks in a job of " +
                                             std::to_string(rendezvous.size));
-  for (const std::string& codec : options.codecs) parse_codec(codec);  // told once, before ranks start
+  SessionOptions ignored;
+  for (const std::string& codec : options.codecs) set_codec(ignored, codec, 0);  // told once, before ranks start
   if (options.calibrate.empty() && options.from_bytes > options.to_bytes)
     throw Error(Errc::invalid_argument,
                 "--from " + std::to_string(options.from_bytes) + " is above --to " + std::to_string(options.to_bytes));
@@ -102,8 +113,10 @@ void add_options(CLI::App& bench, BenchOptions& options) {
   bench.add_option("-f,--factor", options.factor, "From one size to the next")
       ->check(CLI::Range(1.1, 1e6))
       ->capture_default_str();
-  bench.add_option("-c,--codecs", options.codecs, "Codecs, separated by spaces; exact is always there")
-      ->capture_default_str();
+  bench.add_option(
+      "-c,--codecs", options.codecs,
+      "Codecs, separated by spaces, \"hier(inside=bf16, across=int4)\" too; exact is always there. By default bf16 int8 "
+      "int4, and to calibrate all that plan compares; to calibrate, bf16 and fp16 are always there");
   bench.add_option("--warm-up", options.warm_up, "Rounds that do not count")->check(CLI::Range(0, 100000));
   bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
   bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");
@@ -114,7 +127,7 @@ void add_options(CLI::App& bench, BenchOptions& options) {
   bench.add_flag("--check", options.check,
                  "Fail where ranks hold different bits, an error is above its bound, or wire bytes are not the plan's");
   bench.add_option("--plant", options.plant, "To test --check: make this wrong on rank 0")
-      ->check(CLI::IsMember({"bits", "error", "bytes"}));
+      ->check(CLI::IsMember({"bits", "error", "nan", "bytes"}));
   bench.add_option("--calibrate", options.calibrate, "Measure what links and codecs cost, for tightwire plan")
       ->type_name("FILE");
 }

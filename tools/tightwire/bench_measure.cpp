@@ -1,7 +1,13 @@
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <iostream>
+#include <limits>
+#include <set>
+#include <utility>
 
+#include <tightwire/hierarchy_text.hpp>
 #include <tightwire/tightwire.hpp>
 
 #include "bench_rows.hpp"
@@ -17,11 +23,11 @@ constexpr double kShortestRound = 2e-4;
 
 SessionOptions session_options(const BenchOptions& options, const std::string& codec, Transport& transport) {
   SessionOptions session;
-  session.codec = parse_codec(codec);
+  if (options.over_nodes) session.hierarchy = Hierarchy::of_transport();
+  set_codec(session, codec, transport.size());
   session.policy.exact_by_default = {};
   session.error_feedback = options.feedback;
   session.bucket_bytes = std::size_t{1} << 62;  // one bucket
-  if (options.over_nodes) session.hierarchy = detect_nodes(transport);
   return session;
 }
 
@@ -79,10 +85,13 @@ void examine(Subject& subject, std::span<float> buffer, const BenchOptions& opti
   BenchRow& row = subject.row;
   std::uint64_t sent = session.bucket_statistics(0).sent_bytes;
   if (session.rank() == 0 && options.plant == "bits") buffer[0] = -buffer[0];
+  if (session.rank() == 0 && options.plant == "nan") buffer[0] = std::numeric_limits<float>::quiet_NaN();
   if (session.rank() == 0 && options.plant == "error") buffer[buffer.size() / 2] += 1.0f;
   if (session.rank() == 0 && options.plant == "bytes") ++sent;
   row.same_bits = figures.all_equal(hash_of(buffer));
-  row.error = figures.largest_seconds(error_of(buffer, session.size()));
+  constexpr double kNoNumber = 1e9;  // what is not finite is above any bound
+  const double error = error_of(buffer, session.size());
+  row.error = figures.largest_seconds(std::isfinite(error) ? error : kNoNumber);
   row.error_bound = error_bound(subject.options.codec);
   row.wire_bytes = figures.largest(sent);
   if (subject.options.codec.sparse() != nullptr) return;
@@ -120,6 +129,7 @@ std::vector<BenchRow> measure_together(const std::shared_ptr<Transport>& transpo
     subject.session->add("gradient", matrix_of(elements));
     subject.session->seal();
     subject.options.codec = subject.session->options().codec;  // of "auto": what it chose
+    subject.options.hierarchy = subject.session->options().hierarchy;
     subject.row.bytes = elements * sizeof(float);
     subject.row.elements = elements;
     subject.row.codec = codec == subject.options.codec.spec() || codec != "auto"
@@ -150,11 +160,54 @@ std::vector<BenchRow> measure_together(const std::shared_ptr<Transport>& transpo
   return rows;
 }
 
+/// Without repetition, exact and what it is for buffers of 16 bits first, and with what they are made of: codecs of
+/// values and of factors.
+std::vector<Codec> with_what_they_need(const std::vector<std::string>& specs) {
+  std::vector<std::string> all = {"exact", "bf16", "fp16"};
+  all.insert(all.end(), specs.begin(), specs.end());
+  std::vector<Codec> codecs;
+  std::set<std::string> known;
+  SessionOptions options;
+  options.policy = {.rules = {}, .exact_by_default = {}};
+  std::vector<std::vector<BucketLoad>> loads;
+  for (const std::string& spec : all) {
+    options.codec = parse_codec(spec);
+    if (!known.insert(detail::cost_name(options.codec)).second) continue;
+    codecs.push_back(options.codec);
+    loads.push_back(simulate(options, {{.name = "matrix", .shape = {1024, 1024}}}, 2, 1));
+  }
+  for (Codec& codec : detail::codecs_beside(codecs, options, loads)) codecs.push_back(std::move(codec));
+  return codecs;
+}
+
 }  // namespace
 
+int place_on_cores(Transport& transport, bool pin) {
+  const std::vector<int> node_of = detect_nodes(transport).node_of_rank;
+  const auto me = static_cast<std::size_t>(transport.rank());
+  const auto same_node = [&](std::size_t rank) { return node_of[rank] == node_of[me]; };
+  std::size_t place = 0, beside = 0;
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank) {
+    place += same_node(rank) && rank < me ? 1 : 0;
+    beside += same_node(rank) ? 1 : 0;
+  }
+  const std::vector<int> cores = bench::allowed_cores();
+  const bool bound = pin && !cores.empty() && bench::pin_to_core(cores[place % cores.size()]);
+  if (pin && !bound)
+    std::cerr << "tightwire bench: rank " + std::to_string(me) + " cannot be bound to a core: " + std::strerror(errno) +
+                     "\n";
+  // Launchers may have bound ranks to cores already, so that each has its own of several.
+  const std::uint64_t core = bound ? static_cast<std::uint64_t>(cores[place % cores.size()]) + 1 : 0;
+  const std::vector<std::uint64_t> core_of = gather_values(transport, core);
+  std::size_t sharing = 0;
+  for (std::size_t rank = 0; rank < node_of.size(); ++rank) sharing += same_node(rank) && core_of[rank] == core ? 1 : 0;
+  if (!bound) sharing = (beside + cores.size() - 1) / std::max<std::size_t>(cores.size(), 1);
+  const std::vector<std::uint64_t> all = gather_values(transport, sharing);
+  return static_cast<int>(*std::max_element(all.begin(), all.end()));
+}
+
 Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const BenchOptions& options) {
-  std::vector<Codec> codecs;
-  for (const std::string& spec : options.codecs) codecs.push_back(parse_codec(spec));
+  const std::vector<Codec> codecs = with_what_they_need(options.codecs);
   SessionOptions session;
   session.error_feedback = options.feedback;
   constexpr double kMostSeconds = 0.6;
@@ -164,9 +217,7 @@ Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const Ben
 }
 
 CodecCosts costs_here(const std::vector<std::string>& specs) {
-  std::vector<Codec> codecs;
-  for (const std::string& spec : specs) codecs.push_back(parse_codec(spec));
-  codecs.emplace_back();
+  const std::vector<Codec> codecs = with_what_they_need(specs);
   CodecCosts costs;
   local::run(2, [&](const std::shared_ptr<Transport>& transport) {
     constexpr double kMostSeconds = 10;

@@ -8,11 +8,17 @@
 
 namespace tightwire::tool {
 
-std::string table_head(const Transport& transport, const BenchOptions& options) {
+std::string shared_cores_text(int ranks_per_core) {
+  if (ranks_per_core < 2) return {};
+  return "# " + std::to_string(ranks_per_core) +
+         " ranks share a core: times are those of ranks that wait for each other to compute\n";
+}
+
+std::string table_head(const Transport& transport, const BenchOptions& options, int ranks_per_core) {
   std::ostringstream text;
   text << "# " << transport.size() << " ranks, " << transport.describe() << "; mean of fp32, in place, error feedback "
        << (options.feedback ? "on" : "off") << "; medians of " << options.iterations << ", quartiles in brackets\n"
-       << "# definitions: bench/METHOD.md\n"
+       << shared_cores_text(ranks_per_core) << "# definitions: bench/METHOD.md\n"
        << std::left << std::setw(11) << "bytes" << std::setw(11) << "elements" << std::setw(26) << "codec" << std::right
        << std::setw(12) << "time us" << std::setw(24) << "" << std::setw(10) << "algbw" << std::setw(10) << "busbw"
        << std::setw(12) << "wire bytes" << std::setw(8) << "ratio" << std::setw(10) << "vs exact" << std::setw(11)
@@ -61,7 +67,8 @@ std::string as_json(const BenchRow& row) {
                                  {"speedup_over_exact", row.speedup},
                                  {"error", row.error},
                                  {"error_bound", row.error_bound},
-                                 {"same_bits", row.same_bits}};
+                                 {"same_bits", row.same_bits},
+                                 {"ranks_per_core", row.ranks_per_core}};
   if (row.planned_bytes != 0) json["planned_bytes"] = row.planned_bytes;
   return json.dump() + "\n";
 }

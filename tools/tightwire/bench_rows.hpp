@@ -11,12 +11,17 @@
 
 namespace tightwire::tool {
 
+/// Codecs that are compared where none are named: by `plan`, which needs the costs of all of them, and by `bench`,
+/// which measures those that are no matter of the model (the first four).
+inline const std::vector<std::string> kComparedCodecs = {"exact",           "bf16",           "int8", "int4",
+                                                         "topk:ratio=0.01", "powersgd:rank=4"};
+
 struct BenchOptions {
   int ranks = 0;  ///< to start; 0: those of the job we are in
   std::uint64_t from_bytes = 8;
   std::uint64_t to_bytes = std::uint64_t{64} << 20;
   double factor = 4;
-  std::vector<std::string> codecs = {"exact", "bf16", "int8", "int4"};
+  std::vector<std::string> codecs;  ///< as many of kComparedCodecs as there are use for, where none are named
   int warm_up = 2;
   int iterations = 11;
   bool feedback = true;
@@ -25,7 +30,7 @@ struct BenchOptions {
   bool json = false;
   bool csv = false;
   bool check = false;
-  std::string plant;      ///< what to make wrong on rank 0: "", bits, error, bytes
+  std::string plant;      ///< what to make wrong on rank 0: "", bits, error, nan, bytes
   std::string calibrate;  ///< file to write
 };
 
@@ -42,22 +47,30 @@ struct BenchRow {
   double speedup = 0;
   double error = 0, error_bound = 0;
   bool same_bits = true;
+  int ranks_per_core = 0;  ///< on the fullest core
 };
 
 /// All codecs at one size. Collective; figures are equal on all ranks.
 std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, const BenchOptions& options,
                                    std::uint64_t bytes);
 
-/// Links and codecs of a job. Collective.
+/// Links and codecs of a job: those named, exact with what it is for buffers of 16 bits, and what any of them is made
+/// of. Collective.
 Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const BenchOptions& options);
 
-/// Codecs on this CPU, between two ranks of this process.
+/// Binds this rank to a core of its own, as far as its node has enough, and tells on standard error where that cannot
+/// be. Returns how many ranks the fullest core of the job has. Collective.
+int place_on_cores(Transport& transport, bool pin);
+
+/// The same codecs on this CPU, between two ranks of this process.
 CodecCosts costs_here(const std::vector<std::string>& codecs);
 
 /// What `--check` finds wrong in a row, one line each.
 std::vector<std::string> failures_of(const BenchRow& row);
 
-std::string table_head(const Transport& transport, const BenchOptions& options);
+std::string table_head(const Transport& transport, const BenchOptions& options, int ranks_per_core);
+/// A line where ranks share cores, which makes figures those of ranks that wait for each other; else nothing.
+std::string shared_cores_text(int ranks_per_core);
 std::string as_table(const BenchRow& row);
 std::string csv_head();
 std::string as_csv(const BenchRow& row);

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <iomanip>
+#include <limits>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
@@ -10,7 +11,7 @@
 namespace tightwire::tool {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 Error bad(const std::string& path, const std::string& what) {
   return Error(Errc::invalid_argument, "calibration \"" + path + "\": " + what);
@@ -20,11 +21,40 @@ double predicted(const Trial& trial, const Calibration& calibration) {
   return seconds_of(trial.load, {calibration.ranks, 1, calibration.link, calibration.link}, calibration.costs);
 }
 
-double number(const nlohmann::json& from, const char* key, double least, const std::string& path) {
+/// Of which a figure must be.
+struct Range {
+  double least = 0;
+  double most = std::numeric_limits<double>::max();
+};
+
+double number(const nlohmann::json& from, const char* key, Range range, const std::string& path) {
   if (!from.contains(key) || !from.at(key).is_number()) throw bad(path, std::string("\"") + key + "\" is no number");
   const double value = from.at(key).get<double>();
-  if (!(value >= least)) throw bad(path, std::string("\"") + key + "\" is " + std::to_string(value));
+  if (!(value >= range.least && value <= range.most))
+    throw bad(path, std::string("\"") + key + "\" is " + std::to_string(value));
   return value;
+}
+
+Calibration calibration_of(const nlohmann::json& json, const std::string& path) {
+  if (!json.is_object() || json.value("tightwire_calibration", 0) != kVersion)
+    throw bad(path, "is no calibration of version " + std::to_string(kVersion));
+  if (!json.contains("link") || !json.at("link").is_object()) throw bad(path, "\"link\" is missing");
+  if (!json.contains("codecs") || !json.at("codecs").is_object()) throw bad(path, "\"codecs\" are missing");
+  Calibration calibration;
+  calibration.ranks = static_cast<int>(number(json, "ranks", {1, 1 << 20}, path));
+  calibration.shares_memory = json.at("shares_memory").get<bool>();
+  calibration.ranks_per_core = static_cast<int>(number(json, "ranks_per_core", {0, 1 << 20}, path));
+  const nlohmann::json& link = json.at("link");
+  calibration.link = {1e-6 * number(link, "latency_us", {}, path), 1e-6 * number(link, "message_us", {}, path),
+                      number(link, "gbit_per_s", {.least = 1e-9}, path) / 8e-9,
+                      number(link, "overlap", {.least = 0, .most = 1}, path)};
+  for (const auto& [codec, points] : json.at("codecs").items())
+    for (const nlohmann::json& point : points)
+      calibration.costs.add(
+          codec, number(point, "bucket_bytes", {.least = 1}, path),
+          {1e-9 * number(point, "encode_ns_per_byte", {}, path), 1e-9 * number(point, "combine_ns_per_byte", {}, path),
+           1e-9 * number(point, "decode_ns_per_byte", {}, path)});
+  return calibration;
 }
 
 }  // namespace
@@ -33,6 +63,8 @@ void write_calibration(const std::string& path, const Calibration& calibration, 
   nlohmann::ordered_json json = {{"tightwire_calibration", kVersion},
                                  {"ranks", calibration.ranks},
                                  {"transport", transport},
+                                 {"shares_memory", calibration.shares_memory},
+                                 {"ranks_per_core", calibration.ranks_per_core},
                                  {"link",
                                   {{"latency_us", 1e6 * calibration.link.latency_seconds},
                                    {"message_us", 1e6 * calibration.link.message_seconds},
@@ -57,28 +89,11 @@ void write_calibration(const std::string& path, const Calibration& calibration, 
 Calibration read_calibration(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw bad(path, "cannot be read");
-  nlohmann::json json;
   try {
-    json = nlohmann::json::parse(file);
+    return calibration_of(nlohmann::json::parse(file), path);
   } catch (const nlohmann::json::exception& error) {
     throw bad(path, error.what());
   }
-  if (!json.is_object() || json.value("tightwire_calibration", 0) != kVersion)
-    throw bad(path, "is no calibration of version " + std::to_string(kVersion));
-  if (!json.contains("link") || !json.at("link").is_object()) throw bad(path, "\"link\" is missing");
-  if (!json.contains("codecs") || !json.at("codecs").is_object()) throw bad(path, "\"codecs\" are missing");
-  Calibration calibration;
-  calibration.ranks = static_cast<int>(number(json, "ranks", 1, path));
-  const nlohmann::json& link = json.at("link");
-  calibration.link = {1e-6 * number(link, "latency_us", 0, path), 1e-6 * number(link, "message_us", 0, path),
-                      number(link, "gbit_per_s", 1e-9, path) / 8e-9, number(link, "overlap", 0, path)};
-  for (const auto& [codec, points] : json.at("codecs").items())
-    for (const nlohmann::json& point : points)
-      calibration.costs.add(
-          codec, number(point, "bucket_bytes", 1, path),
-          {1e-9 * number(point, "encode_ns_per_byte", 0, path), 1e-9 * number(point, "combine_ns_per_byte", 0, path),
-           1e-9 * number(point, "decode_ns_per_byte", 0, path)});
-  return calibration;
 }
 
 std::string as_text(const Calibration& calibration) {

@@ -12,6 +12,7 @@ Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOpt
   std::vector<double> seconds;
   for (const BucketLoad& load : simulate(options, parameters, cluster.ranks, cluster.per_node)) {
     seconds.push_back(seconds_of(load, cluster, costs));
+    for (const Stage& stage : load) forecast.rounds += stage.rounds;
     const Sent all = sent_by(load), across = sent_by(load, true);
     forecast.rank_bytes += all.bytes;
     forecast.messages += all.messages;

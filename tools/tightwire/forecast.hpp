@@ -16,6 +16,7 @@ struct Forecast {
   double rank_bytes = 0;  ///< that a rank sends in a step
   double node_bytes = 0;  ///< that its node's link carries, in one direction
   double messages = 0;    ///< that a rank sends
+  int rounds = 0;         ///< of messages that wait for each other, of all buckets
 };
 
 /// What the schemes cost on a cluster, and what follows.

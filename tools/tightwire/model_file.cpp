@@ -1,5 +1,6 @@
 #include "model_file.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
@@ -49,12 +50,13 @@ class ModelReader {
   }
 
   void read_json(const std::string& text) {
-    nlohmann::ordered_json json;
     try {
-      json = nlohmann::ordered_json::parse(text);
+      read_shapes(nlohmann::ordered_json::parse(text));
     } catch (const nlohmann::json::exception& error) {
       throw bad(error.what());
     }
+  }
+  void read_shapes(const nlohmann::ordered_json& json) {
     for (const auto& [name, value] : json.items()) {
       if (name == "__metadata__") continue;
       const bool whole = value.is_object();

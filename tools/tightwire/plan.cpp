@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -24,29 +25,85 @@ struct PlanArguments {
   std::uint64_t bytes = 0;
   std::vector<int> ranks = {8, 64, 1024, 16384};
   std::vector<int> per_node = {1, 4, 8};
-  std::vector<std::string> codecs = {"exact", "bf16", "int8", "int4", "topk:ratio=0.01", "powersgd:rank=4"};
+  std::vector<std::string> codecs;  // those of kComparedCodecs whose costs are known, where none are named
   double compute_ms = 0;
   std::string calibration;
-  double across_gbit = 0, across_latency_us = -1, inside_gbit = 80, inside_latency_us = 2, message_us = -1;
+  double across_gbit = 0, across_latency_us = -1, message_us = -1, overlap = -1;
+  double inside_gbit = 0, inside_latency_us = -1, inside_message_us = -1;
   std::uint64_t bucket_bytes = SessionOptions{}.bucket_bytes;
   bool json = false;
 };
 
-Calibration costs_of(const PlanArguments& arguments) {
-  Calibration calibration;
+/// What is planned with.
+struct Plan {
+  std::vector<std::string> codecs, left_out;
+  CodecCosts costs;
+  LinkCost inside, across;
+  int ranks_per_core = 0;
+};
+
+/// Codecs to compare: of those that were not named, the ones whose costs are known.
+void choose_codecs(const PlanArguments& arguments, Plan& plan) {
+  plan.codecs = arguments.codecs.empty() ? kComparedCodecs : arguments.codecs;
+  for (const std::string& codec : plan.codecs)
+    if (parse_codec(codec).automatic())
+      throw Error(Errc::invalid_argument, "auto is what a Session chooses by this model; name codecs to compare");
+  if (std::find(plan.codecs.begin(), plan.codecs.end(), "exact") == plan.codecs.end())
+    plan.codecs.insert(plan.codecs.begin(), "exact");
+  if (arguments.calibration.empty()) return;
+  const auto unknown = [&](const std::string& codec) {
+    return !plan.costs.knows(detail::cost_name(parse_codec(codec)));
+  };
+  std::copy_if(plan.codecs.begin(), plan.codecs.end(), std::back_inserter(plan.left_out), unknown);
+  plan.codecs.erase(std::remove_if(plan.codecs.begin(), plan.codecs.end(), unknown), plan.codecs.end());
+  const bool exact = std::find(plan.codecs.begin(), plan.codecs.end(), "exact") != plan.codecs.end();
+  if (!exact || (!arguments.codecs.empty() && !plan.left_out.empty()))
+    throw Error(Errc::invalid_argument, "calibration \"" + arguments.calibration + "\" has no cost of " +
+                                            plan.left_out.front() + "; name it to tightwire bench --calibrate");
+}
+
+/// Whether some of what is asked for has ranks on several nodes.
+bool leaves_nodes(const PlanArguments& arguments) {
+  return *std::max_element(arguments.ranks.begin(), arguments.ranks.end()) >
+         *std::min_element(arguments.per_node.begin(), arguments.per_node.end());
+}
+
+Plan plan_of(const PlanArguments& arguments) {
+  Plan plan;
+  plan.across = {20e-6, 1e-6, 0, 1};
+  plan.inside = {2e-6, 1e-6, 80 / 8e-9, 1};
   if (!arguments.calibration.empty()) {
-    calibration = read_calibration(arguments.calibration);
-  } else {
-    if (arguments.across_gbit <= 0)
-      throw Error(Errc::invalid_argument, "give the link's rate by --across-gbit, or --calibration");
-    calibration.costs = costs_here(arguments.codecs);
-    calibration.link = {20e-6, 1e-6, 1, 1};
+    const Calibration calibration = read_calibration(arguments.calibration);
+    plan.costs = calibration.costs;
+    plan.ranks_per_core = calibration.ranks_per_core;
+    if (calibration.shares_memory) {
+      plan.inside = calibration.link;
+    } else {
+      plan.across = calibration.link;
+      plan.inside.message_seconds = calibration.link.message_seconds;
+      plan.inside.overlap = calibration.link.overlap;
+    }
   }
-  LinkCost& link = calibration.link;
-  if (arguments.across_gbit > 0) link.bytes_per_second = arguments.across_gbit / 8e-9;
-  if (arguments.across_latency_us >= 0) link.latency_seconds = 1e-6 * arguments.across_latency_us;
-  if (arguments.message_us >= 0) link.message_seconds = 1e-6 * arguments.message_us;
-  return calibration;
+  const auto set = [](double& figure, double given, double unit) {
+    if (given >= 0) figure = given * unit;
+  };
+  if (arguments.across_gbit > 0) plan.across.bytes_per_second = arguments.across_gbit / 8e-9;
+  set(plan.across.latency_seconds, arguments.across_latency_us, 1e-6);
+  set(plan.across.message_seconds, arguments.message_us, 1e-6);
+  set(plan.across.overlap, arguments.overlap, 1);
+  if (arguments.inside_gbit > 0) plan.inside.bytes_per_second = arguments.inside_gbit / 8e-9;
+  set(plan.inside.latency_seconds, arguments.inside_latency_us, 1e-6);
+  set(plan.inside.message_seconds, arguments.inside_message_us, 1e-6);
+  if (!(plan.across.bytes_per_second > 0) && leaves_nodes(arguments))
+    throw Error(Errc::invalid_argument,
+                arguments.calibration.empty()
+                    ? "give the rate of the links between nodes by --across-gbit, or --calibration"
+                    : "calibration \"" + arguments.calibration +
+                          "\" is of ranks that share memory, and tells of no link between nodes: give its rate by "
+                          "--across-gbit, or calibrate between nodes");
+  choose_codecs(arguments, plan);
+  if (arguments.calibration.empty()) plan.costs = costs_here(plan.codecs);
+  return plan;
 }
 
 std::vector<Parameter> parameters_of(const PlanArguments& arguments) {
@@ -77,7 +134,8 @@ void print_table(const Cluster& cluster, const Advice& advice) {
             << cluster.ranks << " ranks, " << cluster.per_node << " per node\n"
             << std::left << std::setw(26) << "scheme" << std::setw(11) << "form" << std::right << std::setw(12)
             << "comm ms" << std::setw(12) << "step ms" << std::setw(9) << "share" << std::setw(13) << "MB per rank"
-            << std::setw(13) << "MB per node" << std::setw(11) << "messages" << std::setw(10) << "vs exact" << '\n';
+            << std::setw(13) << "MB per node" << std::setw(11) << "messages" << std::setw(8) << "rounds"
+            << std::setw(10) << "vs exact" << '\n';
   for (std::size_t i = 0; i < advice.forecasts.size(); ++i) {
     const Forecast& f = advice.forecasts[i];
     std::cout << std::left << std::setw(26) << f.codec << std::setw(11) << (f.by_levels ? "by levels" : "flat")
@@ -85,15 +143,17 @@ void print_table(const Cluster& cluster, const Advice& advice) {
               << std::setw(12) << 1e3 * f.step.seconds << std::setprecision(0) << std::setw(7)
               << 100 * f.step.communication_share() << " %" << std::setprecision(2) << std::setw(13)
               << 1e-6 * f.rank_bytes << std::setw(13) << 1e-6 * f.node_bytes << std::setprecision(0) << std::setw(11)
-              << f.messages << std::setprecision(2) << std::setw(10)
+              << f.messages << std::setw(8) << f.rounds << std::setprecision(2) << std::setw(10)
               << advice.forecasts[advice.exact].step.seconds / f.step.seconds << (i == advice.best ? "  *" : "")
               << '\n';
   }
   std::cout << advice_text(advice) << '\n';
 }
 
-nlohmann::ordered_json as_json(const Cluster& cluster, const Advice& advice) {
+nlohmann::ordered_json as_json(const Cluster& cluster, const Plan& plan, const Advice& advice) {
   nlohmann::ordered_json json = {{"ranks", cluster.ranks}, {"per_node", cluster.per_node}};
+  if (!plan.left_out.empty()) json["left_out"] = plan.left_out;
+  if (plan.ranks_per_core > 1) json["calibrated_ranks_per_core"] = plan.ranks_per_core;
   for (const Forecast& f : advice.forecasts)
     json["schemes"].push_back({{"codec", f.codec},
                                {"by_levels", f.by_levels},
@@ -102,7 +162,8 @@ nlohmann::ordered_json as_json(const Cluster& cluster, const Advice& advice) {
                                {"communication_share", f.step.communication_share()},
                                {"rank_bytes", f.rank_bytes},
                                {"node_bytes", f.node_bytes},
-                               {"messages", f.messages}});
+                               {"messages", f.messages},
+                               {"rounds", f.rounds}});
   json["use"] = {{"codec", advice.forecasts[advice.best].codec},
                  {"by_levels", advice.forecasts[advice.best].by_levels},
                  {"compress", advice.compress},
@@ -110,42 +171,65 @@ nlohmann::ordered_json as_json(const Cluster& cluster, const Advice& advice) {
   return json;
 }
 
-int run_plan(PlanArguments arguments) {
-  const std::vector<Parameter> parameters = parameters_of(arguments);
-  for (const std::string& codec : arguments.codecs)
-    if (parse_codec(codec).automatic())
-      throw Error(Errc::invalid_argument, "auto is what a Session chooses by this model; name codecs to compare");
-  if (std::find(arguments.codecs.begin(), arguments.codecs.end(), "exact") == arguments.codecs.end())
-    arguments.codecs.insert(arguments.codecs.begin(), "exact");
-  const Calibration calibration = costs_of(arguments);
-  SessionOptions options;
-  options.bucket_bytes = arguments.bucket_bytes;
+std::string link_text(const LinkCost& link) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << 8e-9 * link.bytes_per_second << " Gbit/s, "
+       << 1e6 * link.latency_seconds << " us, " << 1e6 * link.message_seconds << " us per message, overlap "
+       << link.overlap;
+  return text.str();
+}
+
+void print_head(const PlanArguments& arguments, const Plan& plan, const std::vector<Parameter>& parameters) {
   double elements = 0;
   for (const Parameter& parameter : parameters) {
     double count = 1;
     for (const std::int64_t extent : parameter.shape) count *= static_cast<double>(extent);
     elements += count;
   }
+  std::cout << std::fixed << std::setprecision(2) << parameters.size() << " parameters of " << 1e-6 * elements
+            << " million elements, " << arguments.compute_ms << " ms to compute a step\n"
+            << "across nodes " << (plan.across.bytes_per_second > 0 ? link_text(plan.across) : "nothing") << "; inside "
+            << link_text(plan.inside) << "; codecs "
+            << (arguments.calibration.empty() ? "as measured on this CPU" : "as in " + arguments.calibration) << '\n';
+  if (!plan.left_out.empty()) {
+    std::cout << "left out, since the calibration does not know their costs:";
+    for (const std::string& codec : plan.left_out) std::cout << ' ' << codec;
+    std::cout << '\n';
+  }
+  if (plan.ranks_per_core > 1)
+    std::cout << "calibrated with " << plan.ranks_per_core
+              << " ranks to a core, which waited for each other: times are too long for ranks with a core each\n";
+}
+
+int run_plan(const PlanArguments& arguments) {
+  const std::vector<Parameter> parameters = parameters_of(arguments);
+  const Plan plan = plan_of(arguments);
+  SessionOptions options;
+  options.bucket_bytes = arguments.bucket_bytes;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  if (!arguments.json)
-    std::cout << std::fixed << std::setprecision(2) << parameters.size() << " parameters of " << 1e-6 * elements
-              << " million elements, " << arguments.compute_ms << " ms to compute a step; across nodes "
-              << 8e-9 * calibration.link.bytes_per_second << " Gbit/s, " << 1e6 * calibration.link.latency_seconds
-              << " us, " << 1e6 * calibration.link.message_seconds << " us per message; inside "
-              << arguments.inside_gbit << " Gbit/s, " << arguments.inside_latency_us << " us; codecs "
-              << (arguments.calibration.empty() ? "as measured on this CPU" : "as in " + arguments.calibration) << '\n';
+  if (!arguments.json) print_head(arguments, plan, parameters);
+  bool any = false;
   for (const int ranks : arguments.ranks)
     for (const int per_node : arguments.per_node) {
       if (per_node > ranks || ranks % per_node != 0) continue;
-      Cluster cluster{ranks, per_node, calibration.link, calibration.link};
-      cluster.inside.bytes_per_second = arguments.inside_gbit / 8e-9;
-      cluster.inside.latency_seconds = 1e-6 * arguments.inside_latency_us;
+      any = true;
+      const Cluster cluster{ranks, per_node, plan.inside, plan.across};
       const Advice advice =
-          forecast(parameters, arguments.codecs, options, cluster, calibration.costs, 1e-3 * arguments.compute_ms);
-      arguments.json ? all.push_back(as_json(cluster, advice)) : print_table(cluster, advice);
+          forecast(parameters, plan.codecs, options, cluster, plan.costs, 1e-3 * arguments.compute_ms);
+      arguments.json ? all.push_back(as_json(cluster, plan, advice)) : print_table(cluster, advice);
     }
+  if (!any) {
+    const auto list = [](const std::vector<int>& numbers) {
+      std::string text;
+      for (const int number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+      return text;
+    };
+    throw Error(Errc::invalid_argument, "--ranks " + list(arguments.ranks) + " are no multiple of --per-node " +
+                                            list(arguments.per_node) + ": nothing to plan");
+  }
   if (arguments.json) std::cout << all.dump(1) << '\n';
-  return std::cout ? 0 : 1;
+  if (!std::cout.flush()) throw Error(Errc::transport, "standard output cannot be written");
+  return 0;
 }
 
 void add_options(CLI::App& plan, PlanArguments& arguments) {
@@ -156,7 +240,10 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
   plan.add_option("--per-node", arguments.per_node, "Ranks per node, which share its link")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  plan.add_option("-c,--codecs", arguments.codecs, "Codecs to compare, separated by spaces");
+  plan.add_option(
+      "-c,--codecs", arguments.codecs,
+      "Codecs to compare, separated by spaces; by default those that the calibration knows of exact bf16 int8 "
+      "int4 topk:ratio=0.01 powersgd:rank=4");
   plan.add_option("--compute-ms", arguments.compute_ms, "Forward and backward pass; buckets follow the last two thirds")
       ->check(CLI::NonNegativeNumber);
   plan.add_option("--calibration", arguments.calibration, "What tightwire bench --calibrate wrote");
@@ -164,12 +251,16 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
   plan.add_option("--across-latency-us", arguments.across_latency_us, "Its latency")->check(CLI::NonNegativeNumber);
   plan.add_option("--message-us", arguments.message_us, "What a message costs its sender")
       ->check(CLI::NonNegativeNumber);
-  plan.add_option("--inside-gbit", arguments.inside_gbit, "Rate of a rank's link inside its node")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  plan.add_option("--inside-latency-us", arguments.inside_latency_us, "Its latency")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  plan.add_option("--overlap", arguments.overlap,
+                  "How much of codec and transfer hides behind the other: 1 where a network card moves the bytes")
+      ->check(CLI::Range(0.0, 1.0));
+  plan.add_option("--inside-gbit", arguments.inside_gbit,
+                  "Rate of a rank's link inside its node; 80, or as calibrated where ranks shared memory")
+      ->check(CLI::PositiveNumber);
+  plan.add_option("--inside-latency-us", arguments.inside_latency_us, "Its latency; 2, or as calibrated")
+      ->check(CLI::NonNegativeNumber);
+  plan.add_option("--inside-message-us", arguments.inside_message_us, "What a message costs there; as calibrated")
+      ->check(CLI::NonNegativeNumber);
   plan.add_option("--bucket-bytes", arguments.bucket_bytes, "SessionOptions::bucket_bytes")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
@@ -184,7 +275,8 @@ void add_plan(CLI::App& app, int& status) {
   add_options(*plan, *arguments);
   plan->footer(
       "Examples: tightwire plan model.safetensors --across-gbit 25 --compute-ms 120 --ranks 8,64 --per-node 8\n"
-      "          tightwire bench -n 2 --calibrate here.json && tightwire plan --bytes 100M --calibration here.json");
+      "          tightwire bench -n 2 --calibrate here.json &&\n"
+      "          tightwire plan --bytes 100M --calibration here.json --across-gbit 25");
   plan->callback([arguments, &status] {
     try {
       status = run_plan(*arguments);

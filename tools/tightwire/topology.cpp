@@ -24,6 +24,13 @@ std::string word_of(const fs::path& path) {
   file >> word;
   return word;
 }
+/// Of InfiniBand "4: ACTIVE": the name.
+std::string port_state(const fs::path& path) {
+  std::ifstream file(path);
+  std::string number, name;
+  file >> number >> name;
+  return name.empty() ? number : name;
+}
 std::optional<long> number_of(const fs::path& path) {
   std::ifstream file(path);
   long number = 0;
@@ -43,7 +50,7 @@ std::vector<NetworkDevice> network_devices() {
   for (const auto& entry : fs::directory_iterator("/sys/class/infiniband", ignored))
     for (const auto& port : fs::directory_iterator(entry.path() / "ports", ignored)) {
       NetworkDevice device{.name = entry.path().filename().string() + ":" + port.path().filename().string(),
-                           .state = word_of(port.path() / "state"),
+                           .state = port_state(port.path() / "state"),
                            .gbit = {},
                            .numa = {},
                            .infiniband = true};
@@ -76,17 +83,17 @@ std::string placement_of(Transport& transport) {
       if (hierarchy.node_of_rank[rank] == names[node]) by_node += " " + std::to_string(rank);
     by_node += "\n";
   }
+  std::string sizes;
+  for (const std::size_t count : counts) sizes += (sizes.empty() ? "" : "+") + std::to_string(count);
   const bool even = std::all_of(counts.begin(), counts.end(), [&](std::size_t count) { return count == counts[0]; });
+  if (even) sizes = std::to_string(counts[0]);
   std::string suggestion = "hierarchy   ";
   if (names.size() == 1)
     suggestion += "none: all ranks share a node";
-  else if (!even)
-    suggestion += "none: nodes have different numbers of ranks, which a hierarchy does not take";
-  else if (counts[0] == 1)
+  else if (names.size() == hierarchy.node_of_rank.size())
     suggestion += "none: every rank has a node, and its link, of its own";
   else
-    suggestion += std::to_string(names.size()) + " nodes of " + std::to_string(counts[0]) +
-                  " ranks: .hierarchy = detect_nodes(*transport), or ranks-per-node=" + std::to_string(counts[0]) +
+    suggestion += std::to_string(names.size()) + " nodes of " + sizes + " ranks: levels=auto, or levels=node:" + sizes +
                   " where ranks are numbered node by node";
   return job + by_node + suggestion + "\n";
 }

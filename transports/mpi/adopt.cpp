@@ -1,8 +1,11 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <string>
 #include <type_traits>
 
 #include "mpi_transport.hpp"
+#include "take_over.hpp"
 
 namespace tightwire::mpi {
 namespace {
@@ -30,24 +33,29 @@ void require_running() {
   if (finalized != 0) refuse("MPI is finalized");
 }
 
-/// A communicator of our own, made without waiting for ever.
-MPI_Comm duplicate(MPI_Comm communicator, TimePoint until) {
-  int rank = 0;
-  MPI_Comm_rank(communicator, &rank);
-  MPI_Comm ours = MPI_COMM_NULL;
-  MPI_Request request = MPI_REQUEST_NULL;
-  require(MPI_Comm_idup(communicator, &ours, &request), "MPI_Comm_idup");
-  for (int complete = 0; complete == 0;) {
-    require(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
-    if (complete == 0 && Clock::now() >= until)
-      throw Error(Errc::timeout, "rank " + std::to_string(rank) +
-                                     ": mpi::adopt: not every rank of the communicator adopted it in time");
-  }
-  require(MPI_Comm_set_errhandler(ours, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}  // namespace
+
+std::unique_ptr<Duplicate> begin_duplicate(MPI_Comm theirs) {
+  auto ours = std::make_unique<Duplicate>();
+  require(MPI_Comm_rank(theirs, &ours->rank), "MPI_Comm_rank");
+  require(MPI_Comm_idup(theirs, &ours->communicator, &ours->request), "MPI_Comm_idup");
   return ours;
 }
 
-}  // namespace
+std::unique_ptr<Transport> take_over(std::unique_ptr<Duplicate> ours, const Options& options, const std::string& did) {
+  const TimePoint until = Clock::now() + options.timeout;
+  for (int complete = 0; complete == 0; sched_yield()) {
+    require(MPI_Test(&ours->request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
+    if (complete != 0 || Clock::now() < until) continue;
+    const int rank = ours.release()->rank;  // MPI may write to it yet
+    throw Error(Errc::timeout,
+                "rank " + std::to_string(rank) + ": not every rank of the communicator " + did + " in time");
+  }
+  require(MPI_Comm_set_errhandler(ours->communicator, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  auto transport = std::make_unique<MpiTransport>(ours->communicator, options.timeout);
+  transport->greet(until);
+  return transport;
+}
 
 std::string version() {
   std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
@@ -70,10 +78,7 @@ std::unique_ptr<Transport> adopt(Communicator communicator, const Options& optio
   require(MPI_Comm_test_inter(theirs, &inter), "MPI_Comm_test_inter");
   if (inter != 0) refuse("the communicator is an intercommunicator");
   if (options.timeout.count() <= 0) refuse("the timeout must be positive");
-  const TimePoint until = Clock::now() + options.timeout;
-  auto transport = std::make_unique<MpiTransport>(duplicate(theirs, until), options.timeout);
-  transport->greet(until);
-  return transport;
+  return take_over(begin_duplicate(theirs), options, "called mpi::adopt");
 }
 
 }  // namespace detail

@@ -19,19 +19,28 @@ void MpiTransport::tell_all(Control::Kind kind) {
 }
 
 void MpiTransport::tell_reason(std::string_view reason) noexcept {
-  const std::size_t bytes = std::min(reason.size(), last_words_.reason.size());
-  last_words_.control = {.kind = Control::Kind::abort, .bytes = bytes};
-  std::memcpy(last_words_.reason.data(), reason.data(), bytes);
+  ControlWithReason& last_words = in_use_->last_words;
+  const std::size_t bytes = std::min(reason.size(), last_words.reason.size());
+  last_words.control = {.kind = Control::Kind::abort, .bytes = bytes};
+  std::memcpy(last_words.reason.data(), reason.data(), bytes);
   try {
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       Operation& word =
           operations_.add(nullptr, {.kind = Message::Kind::send, .peer = other, .tag = 0, .data = nullptr, .bytes = 0});
-      operations_.send(word, reinterpret_cast<const std::byte*>(&last_words_), sizeof(Control) + bytes, kControlTag);
+      operations_.send(word, reinterpret_cast<const std::byte*>(&last_words), sizeof(Control) + bytes, kControlTag);
     }
   } catch (const std::exception&) {
     // MPI itself failed: the others notice by their deadlines.
   }
+}
+
+void MpiTransport::tell_late() noexcept {
+  if (!untold_ || std::this_thread::get_id() != owner_) return;
+  tell_reason(*untold_);
+  untold_.reset();
+  for (Peer& each : peers_) each.waiting.clear();
+  operations_.give_up();
 }
 
 void MpiTransport::fail(Errc code, const std::string& message) {
@@ -50,11 +59,12 @@ void MpiTransport::shut(Errc code, const std::string& message, bool tell) {
 
 void MpiTransport::abort(std::string_view reason) noexcept {
   const std::lock_guard lock(mutex_);
+  tell_late();
   if (failure_) return;
   try {
     const std::string text = "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason);
     if (!any_thread_ && std::this_thread::get_id() != owner_) {
-      // Only the other thread may call MPI; it tells the peers when it closes the transport.
+      // Only the other thread may call MPI; it tells the peers, and takes receives back, with its next call.
       untold_ = std::string(reason);
       failure_.emplace(Errc::peer_lost, text);
       return;
@@ -71,10 +81,7 @@ void MpiTransport::abort(std::string_view reason) noexcept {
 
 void MpiTransport::close_in_order() {
   std::unique_lock lock(mutex_);
-  if (untold_) {
-    tell_reason(*untold_);
-    operations_.give_up();
-  }
+  tell_late();
   if (failure_) return;
   progress();
   if (loss_) return;

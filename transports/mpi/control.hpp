@@ -2,6 +2,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tightwire/error.hpp>
 
 namespace tightwire::mpi {
 
@@ -33,5 +37,26 @@ struct ControlWithReason {
   std::array<char, Control::kLongestReason> reason;
 };
 static_assert(sizeof(ControlWithReason) == sizeof(Control) + Control::kLongestReason);
+
+/// Checks the first `arrived` bytes of a word from this rank, before anything in it is used, and returns its reason,
+/// which is empty but for an abort. Throws Error(corrupt), or Error(mismatch) for another version of this protocol.
+inline std::string_view read_word(int rank, int from, const ControlWithReason& word, std::size_t arrived) {
+  const Control& control = word.control;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(Errc::corrupt, "rank " + std::to_string(from) + " sent " + what);
+  };
+  if (arrived < sizeof(Control) || arrived > sizeof(word) || control.magic != Control::kMagic)
+    refuse("what is no word of tightwire");
+  if (control.kind < Control::Kind::hello || control.kind > Control::Kind::goodbye) refuse("a word of an unknown kind");
+  if (control.kind == Control::Kind::hello && control.tag != kProtocol)
+    throw Error(Errc::mismatch, "rank " + std::to_string(rank) + " speaks version " + std::to_string(kProtocol) +
+                                    " of the protocol over MPI, rank " + std::to_string(from) + " version " +
+                                    std::to_string(control.tag));
+  const std::size_t reason = control.kind == Control::Kind::abort ? control.bytes : 0;
+  if (arrived - sizeof(Control) != reason)
+    refuse("a word with " + std::to_string(arrived - sizeof(Control)) + " bytes of reason, which says " +
+           std::to_string(reason));
+  return {word.reason.data(), reason};
+}
 
 }  // namespace tightwire::mpi

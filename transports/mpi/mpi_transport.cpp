@@ -32,8 +32,11 @@ std::uint64_t this_node() {
 
 }  // namespace
 
-MpiTransport::MpiTransport(MPI_Comm communicator, std::chrono::milliseconds limit)
-    : communicator_(communicator), limit_(limit), node_(this_node()), operations_(communicator) {
+MpiTransport::MpiTransport(MPI_Comm communicator, std::chrono::milliseconds limit, std::size_t piece)
+    : communicator_(communicator),
+      limit_(limit),
+      node_(this_node()),
+      in_use_(std::make_unique<InUseByMpi>(communicator, piece)) {
   MPI_Comm_rank(communicator, &rank_);
   MPI_Comm_size(communicator, &size_);
   peers_.resize(static_cast<std::size_t>(size_));
@@ -53,13 +56,17 @@ MpiTransport::MpiTransport(MPI_Comm communicator, std::chrono::milliseconds limi
 MpiTransport::~MpiTransport() {
   int finalized = 0;
   if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
-  if (!any_thread_ && std::this_thread::get_id() != owner_) return;  // nothing of MPI may be touched here
+  if (!any_thread_ && std::this_thread::get_id() != owner_) {  // nothing of MPI may be touched here
+    static_cast<void>(in_use_.release());
+    return;
+  }
   try {
     close_in_order();
   } catch (const std::exception&) {
     // A destructor has nobody to tell.
   }
   give_back();
+  if (operations_.has_requests()) static_cast<void>(in_use_.release());
 }
 
 void MpiTransport::greet(TimePoint until) {
@@ -77,12 +84,13 @@ void MpiTransport::greet(TimePoint until) {
       const std::lock_guard lock(mutex_);
       progress();
       require_present();
-      std::string silent;
+      std::vector<int> silent;
       for (int other = 0; other < size_; ++other)
-        if (other != rank_ && !peer(other).greeted) silent += (silent.empty() ? "" : ", ") + std::to_string(other);
+        if (other != rank_ && !peer(other).greeted) silent.push_back(other);
       if (silent.empty()) break;
       if (Clock::now() >= until)
-        fail(Errc::timeout, "rank " + std::to_string(rank_) + ": over MPI no answer in time from ranks " + silent);
+        fail(Errc::timeout,
+             "rank " + std::to_string(rank_) + ": over MPI no answer in time from ranks " + rank_list(silent));
     }
     idle(until);
   }
@@ -101,6 +109,7 @@ void MpiTransport::detach(std::span<std::byte> memory) noexcept {
   bool in_use = false;
   {
     const std::lock_guard lock(mutex_);
+    tell_late();
     in_use = !failure_ && operations_.uses(memory);
   }
   if (in_use) abort("it took away memory that unfinished messages use");
@@ -114,8 +123,10 @@ void MpiTransport::require_thread(const char* call) const {
                   "MPI_THREAD_MULTIPLE. Ask MPI_Init_thread for it, or do not start reductions in the background");
 }
 
-void MpiTransport::require_open() const {
-  if (failure_) throw Error(*failure_);
+void MpiTransport::require_open() {
+  if (!failure_) return;
+  tell_late();
+  throw Error(*failure_);
 }
 
 void MpiTransport::require_present() {
@@ -183,12 +194,14 @@ void MpiTransport::join(Operation& operation, const Announcement& announced) {
 }
 
 void MpiTransport::listen() {
-  require(MPI_Irecv(&heard_, sizeof(heard_), MPI_BYTE, MPI_ANY_SOURCE, kControlTag, communicator_, &listening_),
+  ControlWithReason& heard = in_use_->heard;
+  require(MPI_Irecv(&heard, sizeof heard, MPI_BYTE, MPI_ANY_SOURCE, kControlTag, communicator_, &listening_),
           "MPI_Irecv");
 }
 
 void MpiTransport::progress() {
   const std::uint64_t before = operations_.settled_count();
+  const ControlWithReason& heard = in_use_->heard;
   try {
     operations_.progress();
     for (;;) {
@@ -198,11 +211,8 @@ void MpiTransport::progress() {
       if (arrived == 0) break;
       int bytes = 0;
       MPI_Get_count(&status, MPI_BYTE, &bytes);
-      const std::size_t reason = std::min(static_cast<std::size_t>(heard_.control.bytes), heard_.reason.size());
-      if (bytes < static_cast<int>(sizeof(Control)) || heard_.control.magic != Control::kMagic)
-        throw Error(Errc::corrupt, "rank " + std::to_string(status.MPI_SOURCE) + " sent what is no word of tightwire");
-      const bool has_reason = heard_.control.kind == Control::Kind::abort;
-      hear(status.MPI_SOURCE, heard_.control, {heard_.reason.data(), has_reason ? reason : 0});
+      const auto reason = read_word(rank_, status.MPI_SOURCE, heard, static_cast<std::size_t>(std::max(bytes, 0)));
+      hear(status.MPI_SOURCE, heard.control, reason);
       events_.fetch_add(1, std::memory_order_relaxed);
       listen();
     }
@@ -220,15 +230,10 @@ void MpiTransport::hear(int from, const Control& control, std::string_view reaso
       return;
     case Control::Kind::goodbye: peer(from).gone = true; return;
     case Control::Kind::hello:
-      if (control.tag != kProtocol)
-        throw Error(Errc::mismatch, "rank " + std::to_string(rank_) + " speaks version " + std::to_string(kProtocol) +
-                                        " of the protocol over MPI, rank " + std::to_string(from) + " version " +
-                                        std::to_string(control.tag));
       peer(from).greeted = true;
       peer(from).node = control.bytes;
       return;
   }
-  throw Error(Errc::corrupt, "rank " + std::to_string(from) + " sent a word of an unknown kind");
 }
 
 void MpiTransport::hear_message(int from, const Control& control) {
@@ -290,11 +295,7 @@ std::string MpiTransport::waiting_for(Ticket ticket) const {
   std::vector<int> ranks;
   for (const Operation* each = round->first; each != nullptr; each = each->next)
     if (!each->settled) ranks.push_back(each->message.peer);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return text;
+  return rank_list(std::move(ranks));
 }
 
 std::uint64_t MpiTransport::checksum(std::span<const std::byte> payload) const noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,8 +20,9 @@ namespace tightwire::mpi {
 /// promises only 15 bits of tag; the bytes follow once the receiver knows where they belong.
 class MpiTransport final : public Transport {
  public:
-  /// Takes the communicator over, whose errors return. `limit` bounds the collective close.
-  MpiTransport(MPI_Comm communicator, std::chrono::milliseconds limit);
+  /// Takes the communicator over, whose errors return. `limit` bounds the collective close. Messages travel in pieces
+  /// of at most `piece` bytes.
+  MpiTransport(MPI_Comm communicator, std::chrono::milliseconds limit, std::size_t piece = Operations::kPiece);
   ~MpiTransport() override;
 
   /// Exchanges a word with every rank. Throws Error(timeout) listing who did not answer.
@@ -58,13 +60,20 @@ class MpiTransport final : public Transport {
     int rank;
     std::string reason;
   };
+  /// Memory that MPI reads and writes on its own. Where MPI cannot be told to let go of it, it must stay.
+  struct InUseByMpi {
+    InUseByMpi(MPI_Comm communicator, std::size_t piece) : operations(communicator, piece) {}
+    Operations operations;
+    ControlWithReason heard{};
+    ControlWithReason last_words{};
+  };
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   /// The bytes of the message with this number travel under this tag of MPI.
   int wire_tag(std::uint64_t number) const noexcept { return 1 + static_cast<int>(number % highest_tag_); }
 
   void require_thread(const char* call) const;
-  void require_open() const;
+  void require_open();
   void require_present();
   void start_send(Operation& operation);
   void start_receive(Operation& operation);
@@ -76,6 +85,8 @@ class MpiTransport final : public Transport {
   void hear_message(int from, const Control& control);
   void tell_all(Control::Kind kind);
   void tell_reason(std::string_view reason) noexcept;
+  /// Does what `abort` on a thread that may not call MPI left to this one.
+  void tell_late() noexcept;
   [[noreturn]] void fail(Errc code, const std::string& message);
   void shut(Errc code, const std::string& message, bool tell);
   void close_in_order();
@@ -93,11 +104,10 @@ class MpiTransport final : public Transport {
   std::atomic<std::uint64_t> events_{0};
 
   mutable std::mutex mutex_;  // everything below, and every call of MPI
-  mutable Operations operations_;
+  std::unique_ptr<InUseByMpi> in_use_;
+  Operations& operations_ = in_use_->operations;
   std::vector<Peer> peers_;
   MPI_Request listening_ = MPI_REQUEST_NULL;
-  ControlWithReason heard_{};
-  ControlWithReason last_words_{};
   std::optional<std::string> untold_;  // why this rank gave up, on a thread that may not call MPI
   std::optional<Loss> loss_;
   std::optional<Error> failure_;

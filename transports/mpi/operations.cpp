@@ -7,15 +7,14 @@
 namespace tightwire::mpi {
 namespace {
 
-constexpr std::size_t kInFlight = 1024;               // for which there is room from the start
-constexpr std::size_t kPiece = std::size_t{1} << 30;  // MPI counts in int
+constexpr std::size_t kInFlight = 1024;  // for which there is room from the start
 
 /// How long giving up waits for messages that MPI cannot take back.
 constexpr std::chrono::milliseconds kGivingUp{500};
 
 }  // namespace
 
-Operations::Operations(MPI_Comm communicator) : communicator_(communicator) {
+Operations::Operations(MPI_Comm communicator, std::size_t piece) : communicator_(communicator), piece_(piece) {
   requests_.reserve(kInFlight);
   owners_.reserve(kInFlight);
   indices_.reserve(kInFlight);
@@ -57,9 +56,9 @@ void Operations::receive(Operation& operation, std::byte* data, std::size_t byte
 
 template <class Start>
 void Operations::in_pieces(Operation& operation, std::size_t bytes, const Start& start) {
-  for (std::size_t at = 0; at < bytes; at += kPiece) {
+  for (std::size_t at = 0; at < bytes; at += piece_) {
     MPI_Request request = MPI_REQUEST_NULL;
-    start(at, static_cast<int>(std::min(kPiece, bytes - at)), &request);
+    start(at, static_cast<int>(std::min(piece_, bytes - at)), &request);
     requests_.push_back(request);
     owners_.push_back(&operation);
     ++operation.requests;
@@ -100,11 +99,9 @@ void Operations::progress() {
 }
 
 bool Operations::uses(std::span<const std::byte> memory) const noexcept {
-  const std::byte* const end = memory.data() + memory.size();
   return std::any_of(operations_.begin(), operations_.end(), [&](const Operation& operation) {
     const Message& message = operation.message;
-    return operation.round != nullptr && !operation.settled && message.data < end &&
-           message.data + message.bytes > memory.data();
+    return operation.round != nullptr && !operation.settled && overlap(memory, {message.data, message.bytes});
   });
 }
 

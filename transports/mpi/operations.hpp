@@ -40,7 +40,9 @@ struct Round {
 /// are under way than ever before. Its owner serialises all calls.
 class Operations {
  public:
-  explicit Operations(MPI_Comm communicator);
+  static constexpr std::size_t kPiece = std::size_t{1} << 30;  ///< bytes, which MPI counts in int
+
+  Operations(MPI_Comm communicator, std::size_t piece);
 
   Round& open() { return rounds_.open(); }
   Operation& add(Round* round, const Message& message);
@@ -71,6 +73,7 @@ class Operations {
   void in_pieces(Operation& operation, std::size_t bytes, const Start& start);
 
   MPI_Comm communicator_;
+  std::size_t piece_;
   RoundPool<Round> rounds_;
   std::deque<Operation> operations_;
   Operation* free_operations_ = nullptr;

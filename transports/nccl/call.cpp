@@ -30,6 +30,8 @@ Error error_of(const Api& api, ncclResult_t result, std::string_view call, int r
 }
 
 void settle(const Api& api, ncclResult_t result, const Call& call, const std::function<void()>& look) {
+  // A launch, which is most of them, is over before a thread that sleeps is awake again.
+  const TimePoint soon = Clock::now() + std::chrono::microseconds(200);
   while (result == ncclInProgress) {
     ncclResult_t state = ncclInProgress;
     if (const ncclResult_t asked = api.comm_get_async_error(call.comm, &state); asked != ncclSuccess)
@@ -40,7 +42,10 @@ void settle(const Api& api, ncclResult_t result, const Call& call, const std::fu
     if (Clock::now() >= call.until)
       throw Error(Errc::timeout, "rank " + std::to_string(call.rank) + ": " + std::string(call.name) +
                                      " was not over within the time limit; not all ranks have come");
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (Clock::now() < soon)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   if (result != ncclSuccess) throw error_of(api, result, call.name, call.rank, call.comm);
 }

@@ -1,12 +1,30 @@
 #include "communicator.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace tightwire::nccl {
 
+/// While it lives, NCCL is called on the communicator: who gives up leaves it to that call to abort it.
+class Communicator::Use {
+ public:
+  explicit Use(Communicator& owner) : owner_(owner) {
+    const std::lock_guard lock(owner.mutex_);
+    owner.require_open();
+    owner.used_ = true;
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() {
+    const std::lock_guard lock(owner_.mutex_);
+    owner_.used_ = false;
+  }
+
+ private:
+  Communicator& owner_;
+};
+
 Communicator::Communicator(const Api& api, ncclComm_t comm, Settings settings)
-    : api_(api), comm_(comm), settings_(std::move(settings)) {}
+    : api_(api), settings_(std::move(settings)), comm_(comm) {}
 
 Communicator::~Communicator() {
   {
@@ -38,49 +56,106 @@ std::string Communicator::describe() const {
   return "nccl " + text_of_version(version) + (settings_.owned ? "" : ", a communicator of the caller's");
 }
 
+Error Communicator::as_error(const std::exception& error) const {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  return known != nullptr ? *known : Error(Errc::internal, where() + error.what());
+}
 void Communicator::require_open() const {
   if (failure_) throw Error(*failure_);
 }
-void Communicator::require_all_present() {
+void Communicator::require_all_present() const {
   if (!settings_.membership) return;
   if (const auto loss = settings_.membership->loss())
     throw Error(Errc::peer_lost, where() + "rank " + std::to_string(loss->rank) + " lost: " + loss->reason);
 }
+/// What a call that waits asks in between.
+std::function<void()> Communicator::looks() const {
+  return [this] {
+    const std::lock_guard lock(mutex_);
+    require_open();
+    require_all_present();
+  };
+}
 
 /// The first error stays.
 Error Communicator::close(const Error& error) noexcept {
-  if (failure_) return *failure_;
-  failure_ = error;
-  if (settings_.owned && comm_ != nullptr) api_.comm_abort(std::exchange(comm_, nullptr));
-  if (settings_.membership) settings_.membership->give_up(error.what());
-  return error;
+  ncclComm_t given_up = nullptr;
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    first = !failure_;
+    if (first) failure_ = error;
+    if (settings_.owned && !used_) given_up = std::exchange(comm_, nullptr);
+  }
+  changed_.notify_all();
+  if (given_up != nullptr) api_.comm_abort(given_up);
+  if (first && settings_.membership) settings_.membership->give_up(error.what());
+  return *failure_;  // set once
+}
+
+/// -> the child, in a place that NCCL writes to when it is over with the parent.
+void Communicator::split(ncclComm_t& child, bool& settled, TimePoint until) {
+  const Use use(*this);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  // The child is there once the parent has settled (NCCL 2.23), and then it settles by itself.
+  settle(api_, api_.comm_split(comm_, 0, rank(), &child, &config), {"ncclCommSplit", rank(), comm_, until}, looks());
+  settled = true;
+  settle(api_, ncclInProgress, {"ncclCommSplit", rank(), child, until}, looks());
 }
 
 std::shared_ptr<cuda::Transport> Communicator::open_channel(std::chrono::milliseconds timeout) {
-  const std::lock_guard lock(mutex_);
-  require_open();
+  const std::lock_guard turn(calls_);
   const cuda::detail::OfDevice current(device(), rank());
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  ncclComm_t child = nullptr;
+  auto child = std::make_unique<ncclComm_t>(nullptr);
+  bool settled = false;
   try {
-    const TimePoint until = Clock::now() + timeout;
-    // The child is there once the parent has settled (NCCL 2.23), and then it settles by itself.
-    settle(api_, api_.comm_split(comm_, 0, rank(), &child, &config), {"ncclCommSplit", rank(), comm_, until},
-           [&] { require_all_present(); });
-    settle(api_, ncclInProgress, {"ncclCommSplit", rank(), child, until}, [&] { require_all_present(); });
-  } catch (const Error& error) {
-    if (child != nullptr) api_.comm_abort(child);
-    throw close(error);
+    split(*child, settled, Clock::now() + timeout);
+  } catch (const std::exception& error) {
+    const Error first = close(as_error(error));
+    if (*child != nullptr && (settled || settings_.owned)) api_.comm_abort(*child);
+    if (!settled) static_cast<void>(child.release());  // stays, as NCCL may yet write there
+    throw first;
   }
   Settings settings = settings_;
   settings.timeout = timeout;
   settings.owned = true;
   settings.leaves = false;
-  return std::make_shared<Communicator>(api_, child, std::move(settings));
+  return std::make_shared<Communicator>(api_, *child, std::move(settings));
+}
+
+/// All that the first round needs, before it is under way.
+void Communicator::begin() {
+  if (watcher_.joinable()) return;
+  rounds_.reserve(kRounds);
+  while (rounds_.size() < kRounds) rounds_.emplace_back(rank());
+  watcher_ = std::thread([this] { watch(); });
+}
+
+/// Waits, where the host is too far ahead, for the oldest round to end.
+Communicator::Round& Communicator::free_round(cuda::Stream stream) {
+  std::unique_lock lock(mutex_);
+  require_open();
+  std::uint64_t seen = ended_;
+  TimePoint until = Clock::now() + settings_.timeout;
+  while (posted_ - ended_ == kRounds) {
+    lock.unlock();
+    if (const cudaError_t status = cudaStreamQuery(stream); status != cudaErrorNotReady)
+      cuda::detail::require(status, "cudaStreamQuery", rank());
+    std::this_thread::sleep_for(kPauseOfWaiting);
+    lock.lock();
+    require_open();
+    if (std::exchange(seen, ended_) != ended_)
+      until = Clock::now() + settings_.timeout;
+    else if (Clock::now() >= until)
+      throw Error(Errc::timeout, where() + "of " + std::to_string(kRounds) + " rounds over NCCL none was done within " +
+                                     std::to_string(settings_.timeout.count()) + " ms");
+  }
+  return rounds_[posted_ % kRounds];
 }
 
 void Communicator::put(std::span<const Message> round, cuda::Stream stream) {
+  const Use use(*this);
   ncclResult_t result = api_.group_start();
   const char* call = "ncclGroupStart";
   for (const Message& message : round) {
@@ -92,32 +167,29 @@ void Communicator::put(std::span<const Message> round, cuda::Stream stream) {
   }
   const ncclResult_t ended = api_.group_end();  // in any case: it is the thread's
   if (result != ncclSuccess && result != ncclInProgress) throw error_of(api_, result, call, rank(), comm_);
-  settle(api_, ended, {"ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout},
-         [&] { require_all_present(); });
+  settle(api_, ended, {"ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout}, looks());
 }
 
 void Communicator::post(std::span<const Message> round, cuda::Stream stream) {
-  const std::lock_guard lock(mutex_);
-  require_open();
+  const std::lock_guard turn(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    require_open();
+  }
   cuda::detail::require_not_captured(stream, rank(), "a round", "rounds are watched over");
   try {
     const cuda::detail::OfDevice current(device(), rank());
-    while (rounds_.size() < kRounds) rounds_.emplace_back(rank());
-    // Where the host is that far ahead, one more is put in between: only then is there no free one.
-    if (pending_ == rounds_.size()) {
-      std::rotate(rounds_.begin(), rounds_.begin() + static_cast<std::ptrdiff_t>(oldest_), rounds_.end());
-      oldest_ = 0;
-      rounds_.emplace_back(rank());
-    }
-    Round& mine = rounds_[(oldest_ + pending_) % rounds_.size()];
+    begin();
+    Round& mine = free_round(stream);
     mine.began = false;
     mine.ready.record(stream, rank());
     put(round, stream);
     mine.done.record(stream, rank());
-    ++pending_;
-    if (!watcher_.joinable()) watcher_ = std::thread([this] { watch(); });
-  } catch (const Error& error) {
-    throw close(error);
+    const std::lock_guard lock(mutex_);
+    require_open();
+    ++posted_;
+  } catch (const std::exception& error) {
+    throw close(as_error(error));
   }
   changed_.notify_all();
 }
@@ -129,33 +201,42 @@ void Communicator::watch() {
   cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (pending_ == 0 || failure_)
+    const std::uint64_t under_way = posted_ - ended_;
+    if (under_way == 0 || failure_)
       changed_.wait(lock);
     else
-      changed_.wait_for(lock, kPause);
+      changed_.wait_for(lock, under_way == kRounds ? kPauseOfWaiting : kPause);
     if (stopping_ || failure_) continue;
+    lock.unlock();
     try {
       look();
-    } catch (const Error& error) {
-      close(error);
+    } catch (const std::exception& error) {
+      close(as_error(error));
     }
+    lock.lock();
   }
 }
 
-/// At what is under way. Throws what is wrong with it.
+/// At what is under way. Throws what is wrong with it. What CUDA is not needed for comes first, as its calls may wait.
 void Communicator::look() {
-  while (pending_ != 0 && rounds_[oldest_].done.reached(rank())) {
-    oldest_ = (oldest_ + 1) % rounds_.size();
-    --pending_;
+  std::uint64_t posted = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    require_all_present();
+    ncclResult_t state = ncclSuccess;
+    if (const ncclResult_t asked = api_.comm_get_async_error(comm_, &state); asked != ncclSuccess)
+      throw error_of(api_, asked, "ncclCommGetAsyncError", rank(), comm_);
+    if (state != ncclSuccess && state != ncclInProgress)
+      throw error_of(api_, state, "an operation that was under way", rank(), comm_);
+    posted = posted_;
   }
-  require_all_present();
-  ncclResult_t state = ncclSuccess;
-  if (const ncclResult_t asked = api_.comm_get_async_error(comm_, &state); asked != ncclSuccess)
-    throw error_of(api_, asked, "ncclCommGetAsyncError", rank(), comm_);
-  if (state != ncclSuccess && state != ncclInProgress)
-    throw error_of(api_, state, "an operation that was under way", rank(), comm_);
-  if (pending_ == 0) return;
-  Round& round = rounds_[oldest_];
+  while (ended_ != posted && rounds_[ended_ % kRounds].done.reached(rank())) {
+    const std::lock_guard lock(mutex_);
+    ++ended_;
+  }
+  if (ended_ == posted) return;
+  Round& round = rounds_[ended_ % kRounds];
   if (!round.began) {  // its time begins when the stream has come to it
     round.began = round.ready.reached(rank());
     round.since = Clock::now();
@@ -167,9 +248,9 @@ void Communicator::look() {
 }
 
 void Communicator::check() {
-  const std::lock_guard lock(mutex_);
-  require_open();
   try {
+    const std::lock_guard lock(mutex_);
+    require_open();
     require_all_present();
   } catch (const Error& error) {
     throw close(error);
@@ -177,7 +258,6 @@ void Communicator::check() {
 }
 
 void Communicator::abort(std::string_view reason) noexcept {
-  const std::lock_guard lock(mutex_);
   close(Error(Errc::peer_lost, where() + "(this rank) gave up: " + std::string(reason)));
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-#include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,32 +42,41 @@ class Communicator final : public cuda::Transport {
   void abort(std::string_view reason) noexcept override;
 
  private:
-  /// Between two places of a stream.
+  /// Between two places of a stream. Those that are under way are the watcher's, the others of who posts.
   struct Round {
     cuda::detail::Event ready, done;
     bool began = false;
     TimePoint since;
     explicit Round(int rank) : ready(rank), done(rank) {}
   };
-  static constexpr std::size_t kRounds = 64;  ///< for which there is room from the start
-  static constexpr auto kPause = std::chrono::milliseconds(5);
+  class Use;
+  /// Rounds that may be under way. Where CUDA's queues are full its calls wait, and no limit and no abort ends that.
+  static constexpr std::uint64_t kRounds = 64;
+  static constexpr auto kPause = std::chrono::microseconds(5000), kPauseOfWaiting = std::chrono::microseconds(50);
 
   std::string where() const { return "rank " + std::to_string(settings_.rank) + ": "; }
+  Error as_error(const std::exception& error) const;
   void require_open() const;
-  void require_all_present();
+  void require_all_present() const;
+  std::function<void()> looks() const;
+  void begin();
+  Round& free_round(cuda::Stream stream);
   void put(std::span<const Message> round, cuda::Stream stream);
+  void split(ncclComm_t& child, bool& settled, TimePoint until);
   void watch();
   void look();
   Error close(const Error& error) noexcept;
   void release() noexcept;
 
   const Api& api_;
-  ncclComm_t comm_;
-  Settings settings_;
-  mutable std::mutex mutex_;
+  const Settings settings_;
+  std::mutex calls_;          // one of them at a time; held while they wait, and so by nobody who watches or gives up
+  mutable std::mutex mutex_;  // of what follows; no call of CUDA's is made with it, nor one of NCCL's that may wait
+  ncclComm_t comm_;           // not aborted while it is used
+  bool used_ = false;         // by a call of NCCL's
   std::optional<Error> failure_;
-  std::deque<Round> rounds_;  // used in turn
-  std::size_t oldest_ = 0, pending_ = 0;
+  std::vector<Round> rounds_;  // used in turn
+  std::uint64_t posted_ = 0, ended_ = 0;
   std::condition_variable changed_;
   bool stopping_ = false;
   std::thread watcher_;  // from the first round on

@@ -103,7 +103,7 @@ std::shared_ptr<cuda::Transport> open(Transport& host, std::chrono::milliseconds
                                       const std::function<const Api&()>& api) {
   Self mine = self(host.rank(), api);
   std::vector<Card> cards(static_cast<std::size_t>(host.size()));
-  const std::uint64_t tag = message_tag(host.next_channel(), FrameKind::greeting, 0, 0, 0);
+  const std::uint64_t tag = message_tag(host.next_channel(), FrameKind::greeting, 0, 0);
   std::vector<Message> round;
   for (int peer = 0; peer < host.size(); ++peer) {
     Card& theirs = cards[static_cast<std::size_t>(peer)];

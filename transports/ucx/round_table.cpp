@@ -54,10 +54,9 @@ void RoundTable::fail(Request& request, std::size_t received_bytes, ucs_status_t
 }
 
 bool RoundTable::uses(std::span<const std::byte> memory) const noexcept {
-  const std::byte* const end = memory.data() + memory.size();
   return std::any_of(requests_.begin(), requests_.end(), [&](const Request& request) {
-    return request.round != nullptr && request.state == Request::State::under_way && request.data < end &&
-           request.data + request.bytes > memory.data();
+    return request.round != nullptr && request.state == Request::State::under_way &&
+           overlap(memory, {request.data, request.bytes});
   });
 }
 
@@ -70,11 +69,7 @@ std::string RoundTable::waiting_for(const Round& round) {
   std::vector<int> peers;
   for (const Request* request = round.first; request != nullptr; request = request->next)
     if (request->state != Request::State::complete) peers.push_back(request->peer);
-  std::sort(peers.begin(), peers.end());
-  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  std::string text;
-  for (const int peer : peers) text += (text.empty() ? "" : ", ") + std::to_string(peer);
-  return text;
+  return rank_list(std::move(peers));
 }
 
 }  // namespace tightwire::ucx

@@ -103,6 +103,21 @@ const char* tightwire_communicator_description(const tightwire_communicator* com
 /* Every rank's value, by rank, into an array of `size` values: to compare hashes, agree on a seed. Collective. */
 tightwire_status tightwire_communicator_gather(tightwire_communicator* communicator, uint64_t value, int64_t timeout_ms,
                                                uint64_t* values);
+/* Something that training depends on, as this rank has it: a parameter, a momentum, a step counter, a seed. Set
+ * struct_size to sizeof(tightwire_replica). */
+typedef struct tightwire_replica {
+  size_t struct_size;
+  const char* name; /* the same on every rank */
+  const void* bytes;
+  size_t size;
+  int32_t must_differ; /* 0: equal on all ranks; 1: no two ranks may have the same, as of seeds of augmentation */
+} tightwire_replica;
+
+/* Finds ranks that have drifted apart: call it every 100 steps or so, on every rank, with the same replicas in the same
+ * order, causes first (seeds, counters, momenta, parameters). Collective. TIGHTWIRE_MISMATCH, with the same text on
+ * every rank, names the first difference and what each rank has (up to 32 printable characters, else a hash). */
+tightwire_status tightwire_communicator_compare(tightwire_communicator* communicator, uint64_t step,
+                                                const tightwire_replica* replicas, size_t count, int64_t timeout_ms);
 /* Gives up: every rank that waits for this one, now or later, gets TIGHTWIRE_PEER_LOST with this reason at once. */
 tightwire_status tightwire_communicator_abort(tightwire_communicator* communicator, const char* reason);
 /* Null is nothing to close. */
@@ -123,7 +138,8 @@ typedef struct tightwire_session tightwire_session;
  *     rollback=on|off             steps can be undone, at the price of twice the residuals' memory (on)
  *     nonfinite=propagate|skip_step|error
  *     momentum=FACTOR nesterov=on|off optimizer-momentum=0      momentum correction (docs/sparse.md)
- *     ranks-per-node=RANKS inside=CODEC   all-reduce over nodes: ranks 0 to RANKS - 1 share the first, and so on
+ *     levels=auto|node:8|node:3+1 inside=CODEC   all-reduce over nodes: as the transport sees them, of 8 ranks each, of
+ *                                 3 and 1; hier(inside=bf16, across=int4) in the codec's place says both (levels=auto)
  *     seed=NUMBER timeout=SECONDS bucket-bytes=BYTES
  *     telemetry=FOLDER            what every step did, in files by rank (docs/telemetry.md)
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */

@@ -33,7 +33,7 @@ namespace tightwire {
 /// Up to kDepth chunks are in flight: while one is on the wire, the next is encoded and another one decoded.
 class BlockReduction final : public Reduction {
  public:
-  static constexpr std::size_t kDepth = 4;
+  static constexpr std::size_t kDepth = kChunksUnderWay;
   /// Bytes of a frame from which it may be written past the caches.
   static constexpr std::size_t kSmallestPastCache = std::size_t{4} << 10;
   /// Bytes of gradients above which decoded ones are written past the caches, which would not hold them anyway.
@@ -47,7 +47,8 @@ class BlockReduction final : public Reduction {
         identity_(identity),
         divisor_(divisor),
         me_(static_cast<std::size_t>(transport.rank())),
-        ranks_(static_cast<std::size_t>(transport.size())) {
+        ranks_(static_cast<std::size_t>(transport.size())),
+        allowed_(plan.chunks.size()) {
     for (const Chunk& chunk : plan.chunks)
       for (const Share& share : chunk.shares) stride_ = std::max(stride_, (share.frame_bytes() + 63) / 64 * 64);
     slots_.resize(std::min(kDepth, plan.chunks.size()));
@@ -77,11 +78,23 @@ class BlockReduction final : public Reduction {
   bool finished() const override { return finished_chunks_ == plan_.chunks.size(); }
   const Statistics& statistics() const override { return statistics_; }
 
+  /// Of a reduction that works on what others leave behind, chunk by chunk: how many chunks it may work on so far.
+  void allow(std::size_t chunks) { allowed_ = std::min(chunks, plan_.chunks.size()); }
+  /// Leading chunks of which all that this rank gets is in place: of reduce_scatter its share, else all.
+  std::size_t in_place() const {
+    std::size_t chunks = next_;
+    const bool scatters = plan_.operation == Operation::reduce_scatter;
+    for (const Slot& slot : slots_)
+      if (slot.state == State::contributing || (slot.state == State::gathering && !scatters))
+        chunks = std::min(chunks, slot.chunk);
+    return chunks;
+  }
+
   /// Does what can be done without waiting. Returns whether anything was done. Throws what the transport throws, and
   /// Error(corrupt | mismatch) for a frame that is not what it must be.
   bool advance() override {
     bool progressed = false;
-    while (next_ < plan_.chunks.size() && slots_[next_ % slots_.size()].state == State::free) {
+    while (next_ < allowed_ && slots_[next_ % slots_.size()].state == State::free) {
       launch(next_++);
       progressed = true;
     }
@@ -368,6 +381,7 @@ class BlockReduction final : public Reduction {
   float divisor_;
   std::size_t me_;
   std::size_t ranks_;
+  std::size_t allowed_;
   std::size_t stride_ = 0;
   Workspace memory_;
   std::vector<Slot> slots_;

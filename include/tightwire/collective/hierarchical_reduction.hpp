@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -12,8 +13,11 @@
 namespace tightwire {
 
 /// The all-reduce of what is encoded in blocks, over nodes (Hierarchy): a reduce_scatter inside the node, an all-reduce
-/// of the node's sums among those at the same place of every node, an all_gather inside. Sums are formed in the order
-/// of the ranks of a node, then of the nodes. Whatever a stage drops is kept by who dropped it.
+/// of the node's sums among those who have the same part of every node, an all_gather inside. Sums are formed in the
+/// order of the ranks of a node, then of the nodes. Whatever a stage drops is kept by who dropped it.
+///
+/// The stages follow each other chunk by chunk: while one is on the wire across, the next is summed inside and the one
+/// before goes back.
 class HierarchicalReduction final : public Reduction {
  public:
   /// Of the stages, in order.
@@ -21,93 +25,136 @@ class HierarchicalReduction final : public Reduction {
 
   /// The plan must outlive it.
   HierarchicalReduction(Transport& transport, const HierarchicalPlan& plan, const Identities& identities, float divisor)
-      : plan_(plan),
-        node_(transport, plan.nodes.ranks[plan.nodes.place_of(transport.rank()).first]),
-        rail_(transport, plan.nodes.across(plan.nodes.place_of(transport.rank()).second)) {
-    stages_[0] = std::make_unique<BlockReduction>(node_, plan.scatter, plan.inside, identities[0], 1.0f);
-    stages_[1] = std::make_unique<BlockReduction>(rail_, plan.sum, plan.across, identities[1], divisor);
-    stages_[2] = std::make_unique<BlockReduction>(node_, plan.gather, plan.inside, identities[2], 1.0f);
-    for (auto* data : {&data_[0], &data_[2]}) data->resize(plan.runs.size());
-    data_[1].resize(plan.across.size());
-    for (std::size_t stage = 0; stage < 3; ++stage) senders_[stage].resize(data_[stage].size());
+      : plan_(plan), node_(transport, plan.nodes.ranks[plan.nodes.place_of(transport.rank()).first]) {
+    scatter_.make(node_, plan.scatter, plan.inside, identities[0], 1.0f);
+    gather_.make(node_, plan.gather, plan.inside, identities[2], 1.0f);
+    for (const Rail& rail : plan.rails) {
+      FrameIdentity identity = identities[1];
+      identity.first_chunk = static_cast<std::uint32_t>(rail.part * rail.sum.chunks.size());
+      auto& members = rail_members_.emplace_back(std::make_unique<GroupTransport>(transport, rail.members));
+      rails_.emplace_back().make(*members, rail.sum, rail.across, identity, divisor);
+    }
   }
 
   /// Residuals of stages: of our contribution across, in the order of our runs, and of what goes back inside.
   void begin(const ReductionInput& input) override {
-    input_ = input;
     for (std::size_t run = 0; run < plan_.runs.size(); ++run) {
       const Run& of = plan_.runs[run];
       const std::size_t bytes = of.begin * element_bytes(plan_.inside[run].type);
-      data_[0][run] = data_[2][run] = static_cast<std::byte*>(input.data[of.parameter]) + bytes;
-      senders_[0][run] = advanced(input.senders[of.parameter], of.begin);
+      scatter_.data[run] = gather_.data[run] = static_cast<std::byte*>(input.data[of.parameter]) + bytes;
+      scatter_.senders[run] = advanced(input.senders[of.parameter], of.begin);
     }
     std::size_t across = 0, inside = 0;
-    for (std::size_t i = 0; i < plan_.own_runs.size(); ++i) {
-      const std::size_t run = plan_.own_runs[i];
-      const PlannedParameter& planned = plan_.across[i];
-      data_[1][i] = data_[0][run];
-      senders_[1][i] = senders_[2][run] = {};
-      if (!planned.coder->lossless(planned.type)) {
-        senders_[1][i] = advanced(input.stages[0], across);
-        across += planned.count;
-      }
-      if (!plan_.inside[run].coder->lossless(planned.type)) {
-        senders_[2][run] = advanced(input.stages[1], inside);
-        inside += planned.count;
+    for (std::size_t r = 0; r < rails_.size(); ++r) {
+      const Rail& rail = plan_.rails[r];
+      for (std::size_t i = 0; i < rail.own_runs.size(); ++i) {
+        const std::size_t run = rail.own_runs[i];
+        const PlannedParameter& planned = rail.across[i];
+        rails_[r].data[i] = scatter_.data[run];
+        rails_[r].senders[i] = gather_.senders[run] = {};
+        if (!planned.coder->lossless(planned.type)) {
+          rails_[r].senders[i] = advanced(input.stages[0], across);
+          across += planned.count;
+        }
+        if (!plan_.inside[run].coder->lossless(planned.type)) {
+          gather_.senders[run] = advanced(input.stages[1], inside);
+          inside += planned.count;
+        }
       }
     }
-    statistics_ = {};
-    stage_ = 0;
-    enter();
+    scatter_.begin(input, {}, plan_.scatter.chunks.size(), input.nonfinite);
+    for (std::size_t r = 0; r < rails_.size(); ++r)
+      rails_[r].begin(input, advanced(input.owner, plan_.rails[r].owner_at), 0, 0);
+    gather_.begin(input, {}, 0, 0);
+    finished_ = false;
+    settle();
   }
 
+  /// What goes across comes first, for the slow link to have something to do.
   bool advance() override {
-    if (finished()) return false;
-    const bool progressed = guarded([&] { return stages_[stage_]->advance(); });
-    if (!stages_[stage_]->finished()) return progressed;
-    add(stages_[stage_]->statistics());
-    if (++stage_ < 3) enter();
-    return true;
+    if (finished_) return false;
+    bool progressed = false;
+    const std::size_t scattered = scatter_.reduction->in_place();
+    const bool all_scattered = scattered == plan_.scatter.chunks.size();
+    std::size_t summed = plan_.scatter.chunks.size();
+    for (std::size_t r = 0; r < rails_.size(); ++r) {
+      BlockReduction& rail = *rails_[r].reduction;
+      const std::size_t chunks = plan_.rails[r].sum.chunks.size();
+      rail.allow(all_scattered ? chunks : scattered / plan_.group);
+      progressed = named("across nodes", *rail_members_[r], [&] { return rail.advance(); }) || progressed;
+      if (rail.in_place() != chunks) summed = std::min(summed, rail.in_place() * plan_.group);
+    }
+    gather_.reduction->allow(summed);
+    for (const Stage* stage : {&gather_, &scatter_})
+      progressed = named("inside a node", node_, [&] { return stage->reduction->advance(); }) || progressed;
+    settle();
+    return progressed;
   }
-  bool finished() const override { return stage_ == 3; }
+  bool finished() const override { return finished_; }
   const Statistics& statistics() const override { return statistics_; }
-  std::string waiting_for() const override { return finished() ? "none" : stages_[stage_]->waiting_for(); }
+  std::string waiting_for() const override {
+    const std::string none = "none";
+    if (std::string ranks = scatter_.reduction->waiting_for(); ranks != none) return ranks;
+    for (const Stage& rail : rails_)
+      if (std::string ranks = rail.reduction->waiting_for(); ranks != none) return ranks;
+    return gather_.reduction->waiting_for();
+  }
 
  private:
-  void enter() {
-    ReductionInput inner = input_;
-    inner.data = data_[stage_];
-    inner.senders = senders_[stage_];
-    if (stage_ != 1) inner.owner = {};
-    inner.momenta = inner.stages = {};
-    if (stage_ != 0) inner.nonfinite = 0;
-    stages_[stage_]->begin(inner);
-  }
+  /// Its runs as a BlockReduction takes them.
+  struct Stage {
+    std::unique_ptr<BlockReduction> reduction;
+    std::vector<void*> data;
+    std::vector<Residual> senders;
+
+    void make(Transport& group, const BucketPlan& plan, std::span<const PlannedParameter> runs,
+              const FrameIdentity& identity, float divisor) {
+      reduction = std::make_unique<BlockReduction>(group, plan, runs, identity, divisor);
+      data.resize(runs.size());
+      senders.resize(runs.size());
+    }
+    void begin(const ReductionInput& whole, Residual owner, std::size_t allowed, std::uint64_t nonfinite) {
+      ReductionInput input = whole;
+      input.data = data;
+      input.senders = senders;
+      input.owner = owner;
+      input.nonfinite = nonfinite;
+      input.momenta = input.stages = {};
+      reduction->allow(allowed);
+      reduction->begin(input);
+    }
+  };
+
   /// Ranks in errors of a stage are numbered within their group.
   template <class F>
-  bool guarded(const F& f) {
+  static bool named(const char* where, const GroupTransport& group, const F& f) {
     try {
       return f();
     } catch (const Error& error) {
-      const bool inside = stage_ != 1;
-      throw Error(error.code(), std::string(error.what()) + " (" + (inside ? "inside a node" : "across nodes") +
-                                    ", where rank i is number i of " + (inside ? node_ : rail_).members() + ")");
+      throw Error(error.code(),
+                  std::string(error.what()) + " (" + where + ", where rank i is number i of " + group.members() + ")");
     }
   }
-  void add(const Statistics& inner) {
-    const std::uint64_t bytes = stage_ == 0 ? inner.gradient_bytes : statistics_.gradient_bytes;
-    statistics_ += inner;
+
+  /// Whether that was all; if so, what it took.
+  void settle() {
+    finished_ = scatter_.reduction->finished() && gather_.reduction->finished() &&
+                std::all_of(rails_.begin(), rails_.end(), [](const Stage& r) { return r.reduction->finished(); });
+    if (!finished_) return;
+    statistics_ = scatter_.reduction->statistics();
+    const std::uint64_t bytes = statistics_.gradient_bytes;
+    for (const Stage& rail : rails_) statistics_ += rail.reduction->statistics();
+    statistics_ += gather_.reduction->statistics();
     statistics_.gradient_bytes = bytes;
     statistics_.calls = 1;
   }
 
   const HierarchicalPlan& plan_;
-  GroupTransport node_, rail_;
-  std::array<std::unique_ptr<BlockReduction>, 3> stages_;
-  std::array<std::vector<void*>, 3> data_;
-  std::array<std::vector<Residual>, 3> senders_;
-  std::size_t stage_ = 3;
-  ReductionInput input_{};
+  GroupTransport node_;
+  std::vector<std::unique_ptr<GroupTransport>> rail_members_;  ///< by rail of the plan
+  Stage scatter_, gather_;
+  std::vector<Stage> rails_;
+  bool finished_ = true;
   Statistics statistics_;
 };
 

@@ -85,6 +85,9 @@ class LowRankReduction final : public Reduction {
     keep ? committed_side_ = side_ : side_ = committed_side_;
     if (plan_.error != 0) choice_.end_step(keep);
   }
+  void settle_residuals() override {
+    for (low_rank::Matrix& matrix : matrices_) matrix.settle();
+  }
   void save(state::Records& records) const override {
     for (const low_rank::Matrix& matrix : matrices_) {
       matrix.save(records);

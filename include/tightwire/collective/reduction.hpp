@@ -30,8 +30,9 @@ struct ReductionInput {
 /// What the frames of one reduction say about themselves.
 struct FrameIdentity {
   std::uint64_t fingerprint = 0;
-  std::uint32_t channel = 0;
+  std::uint32_t channel = 0;  ///< of this reduction alone
   std::uint32_t bucket = 0;
+  std::uint32_t first_chunk = 0;  ///< of several reductions of a bucket on a channel, where its chunks are counted from
 
   FrameHeader header(const ReductionInput& input, FrameKind kind, std::size_t sender, std::size_t chunk) const {
     return {.checksum = 0,
@@ -42,14 +43,14 @@ struct FrameIdentity {
             .fingerprint = fingerprint,
             .step = input.step,
             .bucket = bucket,
-            .chunk = static_cast<std::uint32_t>(chunk),
+            .chunk = first_chunk + static_cast<std::uint32_t>(chunk),
             .sequence = input.sequence,
             .sender = static_cast<std::uint32_t>(sender),
             .payload_bytes = 0,
             .nonfinite = 0};
   }
   std::uint64_t tag(const ReductionInput& input, FrameKind kind, std::size_t chunk) const {
-    return message_tag(channel, kind, bucket, input.sequence, static_cast<std::uint32_t>(chunk));
+    return message_tag(channel, kind, input.sequence, first_chunk + static_cast<std::uint32_t>(chunk));
   }
 };
 
@@ -74,6 +75,10 @@ class Reduction {
   virtual std::size_t factor_rank() const { return 0; }
   /// Keeps, or forgets, what the uses since the last call have changed of its own.
   virtual void end_step(bool /*keep*/) {}
+
+  /// Residuals of the last commit become what they are said to be, where part of the arithmetic was left to the next
+  /// use. Bits of later uses stay the same. Not while a use is under way.
+  virtual void settle_residuals() {}
 
   /// Between steps: adds what the next use depends on besides residuals, and takes it up again.
   virtual void save(state::Records& /*records*/) const {}

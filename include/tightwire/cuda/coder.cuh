@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <concepts>
 #include <cstddef>
@@ -19,7 +20,7 @@
 namespace tightwire::cuda {
 
 /// Any BlockCodec on a device, for .cu files: `DeviceCoder coder(MyCodec{})`. Compile them with --fmad=false, or
-/// products and sums are rounded otherwise than on the host; linking tightwire::cuda does that.
+/// products and sums are rounded otherwise than on the host; linking tightwire::cuda_codecs does that.
 ///
 /// A statistic of one's own may have `join(Stat)`, which takes another of the same part in; else one thread forms the
 /// statistic of a part alone.
@@ -40,6 +41,12 @@ class DeviceCoder final : public Coder {
   bool lossless(ElementType type) const noexcept override { return C::lossless(type) && rotated_.size == 0; }
   bool stochastic(bool error_feedback) const noexcept override {
     return tightwire::detail::is_stochastic(rotated_.codec, error_feedback);
+  }
+
+  void load() const override {
+    load("encode", detail::encode_kernel<C>);
+    load("combine", detail::combine_kernel<C>);
+    load("decode", detail::decode_kernel<C>);
   }
 
   void encode(ElementType type, const tightwire::Coder::Encode& job, std::uint64_t* nonfinite,
@@ -128,22 +135,36 @@ class DeviceCoder final : public Coder {
             .first = noise->first};
   }
 
+  /// Once for a kernel and a device, on which it may have all the shared memory there is from then on: were it what a
+  /// launch needs, another thread could lower it before that launch.
+  template <class Job>
+  static void load(const char* verb, void (*kernel)(Job)) {
+    static std::atomic<std::uint64_t> loaded{0};  // by device
+    int device = 0, most = 0;
+    detail::check(cudaGetDevice(&device), "cudaGetDevice", verb, C::name);
+    const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
+    if ((loaded.load(std::memory_order_acquire) & bit) != 0) return;
+    const auto* const function = reinterpret_cast<const void*>(kernel);
+    cudaFuncAttributes attributes{};
+    detail::check(cudaFuncGetAttributes(&attributes, function), "cudaFuncGetAttributes", verb, C::name);
+    detail::check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                  "cudaDeviceGetAttribute", verb, C::name);
+    detail::check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       most - static_cast<int>(attributes.sharedSizeBytes)),
+                  "cudaFuncSetAttribute", verb, C::name);
+    loaded.fetch_or(bit, std::memory_order_release);
+  }
   template <class Job>
   void launch(const char* verb, void (*kernel)(Job), const detail::Shape& shape, std::size_t shared_bytes, Job job,
               Stream stream) const {
-    constexpr std::size_t kWithoutAsking = 48 * 1024;
-    const auto* const function = reinterpret_cast<const void*>(kernel);
-    if (shared_bytes > kWithoutAsking)
-      detail::check(
-          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-          "cudaFuncSetAttribute", verb, C::name);
+    load(verb, kernel);
     const std::size_t tiles = (shape.count + shape.tile - 1) / shape.tile;
     if (tiles > std::numeric_limits<int>::max())
       throw Error(Errc::unsupported, std::string(verb) + " with " + std::string(C::name) + " of " +
                                          std::to_string(shape.count) + " elements at a time, which are too many");
     void* arguments[] = {&job};
-    detail::check(cudaLaunchKernel(function, dim3(static_cast<unsigned>(tiles)), dim3(detail::kThreads), arguments,
-                                   shared_bytes, stream),
+    detail::check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(tiles)),
+                                   dim3(detail::kThreads), arguments, shared_bytes, stream),
                   "cudaLaunchKernel", verb, C::name);
   }
 

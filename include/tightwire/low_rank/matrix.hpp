@@ -11,6 +11,7 @@
 #include <tightwire/collective/reduction.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/nonfinite.hpp>
+#include <tightwire/low_rank/lazy_residual.hpp>
 #include <tightwire/low_rank/orthogonalize.hpp>
 #include <tightwire/low_rank/plan.hpp>
 #include <tightwire/low_rank/products.hpp>
@@ -34,6 +35,7 @@ class Matrix {
     const std::size_t longer = columns * std::max(plan.shape.rows, plan.shape.columns);
     sent_.reserve(longer);
     lost_.resize(longer);
+    lazy_.reserve(most_ * plan.shape.rows, most_ * plan.shape.columns);
   }
 
   /// From the next product on: leading columns stay, new ones are seeded. Between steps, or before the first product of
@@ -48,7 +50,8 @@ class Matrix {
   }
   std::size_t rank() const { return rank_; }
 
-  /// A gradient and its residual, which are added to each other by the first product.
+  /// A gradient and its residual, which are added to each other by the first product: with what the step before left to
+  /// be subtracted, 12 bytes per element. The other product reads the sum, 4, and `finish` writes the result, 4.
   void begin(void* data, const Residual& residual, std::uint32_t use) {
     data_ = data;
     residual_ = residual;
@@ -57,10 +60,14 @@ class Matrix {
   }
 
   /// The residual stays as it is, in a step in which the matrix is sent whole.
-  void pass(const Residual& residual) const {
-    if (residual && residual.before != residual.after)
+  void pass(const Residual& residual) {
+    if (!residual) return;
+    if (residual.before != residual.after)
       std::memcpy(residual.after, residual.before, plan_.elements() * sizeof(float));
+    lazy_.copied(residual);
   }
+  /// Subtracts from the residual of the last commit what it holds too much.
+  void settle() { lazy_.settle_committed(level_, plan_.shape); }
 
   /// This rank's factor of a side, from the orthonormalized other one; it is to be reduced where it is returned.
   std::span<float> multiply(Side side) {
@@ -72,7 +79,6 @@ class Matrix {
     mine.resize(columns * length(side, plan_.shape));
     const bool fuses = !added_ && side == Side::left && residual_ && host::holds_floats(plan_.type, data_);
     if (!added_ && !fuses) add();
-    added_ = true;
     if (side == Side::left)
       add_and_multiply(level_, {.shape = plan_.shape,
                                 .rank = columns,
@@ -80,7 +86,8 @@ class Matrix {
                                 .residual = fuses ? residual_ : Residual{},
                                 .factor = fixed.data(),
                                 .product = mine.data(),
-                                .product_stride = plan_.shape.rows});
+                                .product_stride = plan_.shape.rows,
+                                .owed = fuses ? lazy_.owed() : FactorProduct{}});
     else
       multiply_transposed(level_, {.shape = plan_.shape,
                                    .rank = columns,
@@ -88,7 +95,11 @@ class Matrix {
                                    .factor = fixed.data(),
                                    .factor_stride = plan_.shape.rows,
                                    .product = mine.data()});
-    if (fuses) sums_ = residual_.after;
+    if (fuses) {
+      lazy_.paid(residual_);
+      sums_ = residual_.after;
+    }
+    added_ = true;
     finite_ = all_finite(mine);  // no element of a matrix is left out of its products
     sent_.assign(mine.begin(), mine.end());
     return mine;
@@ -106,22 +117,17 @@ class Matrix {
   }
 
   /// Writes the product of the mean factor of `side` and the other one to the gradient; what the product of ours and
-  /// the other one lacks is the residual. Where a gradient of 16 bits cannot hold the product, one rank
-  /// `keeps_rounding`, the rest times the divisor, for all. Returns how many elements are too large for the gradient's
-  /// type, the same on all ranks.
+  /// the other one lacks is the residual, which is left to the next step. Where a gradient of 16 bits cannot hold the
+  /// product, one rank `keeps_rounding`, the rest times the divisor, for all. Returns how many elements are too large
+  /// for the gradient's type, the same on all ranks.
   std::uint64_t finish(Side side, float divisor, bool keeps_rounding) {
     const bool arrived = all_finite(factor(side));
-    if (residual_) {
-      if (arrived && finite_)
-        subtract_product(level_, {.shape = plan_.shape,
-                                  .rank = rank_,
-                                  .left = side == Side::left ? sent_.data() : factor(Side::left).data(),
-                                  .left_stride = plan_.shape.rows,
-                                  .right = side == Side::right ? sent_.data() : factor(Side::right).data(),
-                                  .matrix = residual_.after});
-      else
-        undo_all();
-    }
+    if (residual_ && !(arrived && finite_))
+      undo_all();
+    else if (residual_)
+      lazy_.owe(plan_.shape, {.rank = rank_,
+                              .left = side == Side::left ? sent_.data() : factor(Side::left).data(),
+                              .right = side == Side::right ? sent_.data() : factor(Side::right).data()});
     if (arrived) return write(divisor, keeps_rounding);
     write_nan();
     return 0;  // counted where the factors were summed
@@ -134,6 +140,7 @@ class Matrix {
       to.assign(from.begin(), from.end());
     }
     keep ? committed_rank_ = rank_ : rank_ = committed_rank_;
+    lazy_.end_step(keep);
   }
 
   /// Of the mean that was formed last, where its error is followed; `smaller` is the next smaller rank.
@@ -156,6 +163,7 @@ class Matrix {
   }
   /// Takes up factors. Of another rank, which the next step sets: the leading columns.
   void restore(std::span<const state::Record> records) {
+    lazy_.forget();
     const state::Record* of[2] = {state::find(records, kind(Side::left), plan_.number),
                                   state::find(records, kind(Side::right), plan_.number)};
     for (const Side side : {Side::left, Side::right}) {
@@ -199,10 +207,13 @@ class Matrix {
     return std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
   }
 
+  /// In passes of its own: for gradients that are not floats, and where the right factor is the first.
   void add() {
     if (residual_) {
+      lazy_.settle_next(level_, plan_.shape);
       const sparse::Source source{data_, plan_.type, plan_.elements(), 0, residual_, {}};
       adder_.add({&source, 1}, {});
+      lazy_.paid(residual_);
       sums_ = residual_.after;
     } else if (host::holds_floats(plan_.type, data_)) {
       sums_ = static_cast<const float*>(data_);
@@ -214,12 +225,14 @@ class Matrix {
   }
 
   /// As if the step had not happened; where what was before is overwritten, what is finite of the sums is kept.
-  void undo_all() const {
+  void undo_all() {
+    if (residual_.before != residual_.after) {
+      std::memcpy(residual_.after, residual_.before, plan_.elements() * sizeof(float));
+      lazy_.copied(residual_);
+      return;
+    }
     for (std::size_t i = 0; i < plan_.elements(); ++i)
-      if (residual_.before != residual_.after)
-        residual_.after[i] = residual_.before[i];
-      else if (!std::isfinite(residual_.after[i]))
-        residual_.after[i] = 0.0f;
+      if (!std::isfinite(residual_.after[i])) residual_.after[i] = 0.0f;
   }
 
   /// A factor that is not finite makes the whole matrix NaN, of one pattern of bits.
@@ -286,6 +299,7 @@ class Matrix {
   double missed_ = 0;
   host::Level level_ = host::level();
   Orthogonalizer orthogonalizer_;
+  LazyResidual lazy_;
   sparse::Selection adder_;
   std::array<std::vector<float>, 2> factors_, committed_;  ///< by side
   std::vector<float> sent_;                                ///< our factor, as it went into the mean

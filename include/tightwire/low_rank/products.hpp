@@ -9,8 +9,9 @@
 #include <tightwire/low_rank/strips.hpp>
 
 // What PowerSGD multiplies: a matrix, row after row, with narrow factors, column after column. Every loop goes through
-// the matrix once, near the speed of memory for ranks up to about 4, and takes 2 * rank operations per element.
-// Matrices have at least one element. 64 KiB of stack are used, and no other memory.
+// the matrix once, near the speed of memory for ranks up to about 4, and takes 2 * rank operations per element, as many
+// again where a product is subtracted on the way.
+// Matrices have at least one element. Some 100 KiB of stack are used, and no other memory.
 //
 // The same input gives the same bits on every instruction set, because the order of every sum is fixed; but which of
 // two NaN is handed on is not. Arithmetic is that in force in the thread (tightwire::detail::FloatEnvironment), and

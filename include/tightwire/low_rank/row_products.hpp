@@ -10,7 +10,15 @@
 
 namespace tightwire::low_rank {
 
-/// A := x + residual.before, which goes to residual.after, and product := A * factor. Without a residual A is x.
+/// left * right^T, by its factors, column after column.
+struct FactorProduct {
+  std::size_t rank = 0;          ///< 0: there is none
+  const float* left = nullptr;   ///< rows x rank
+  const float* right = nullptr;  ///< columns x rank
+};
+
+/// A := x + (residual.before - owed), which goes to residual.after, and product := A * factor. Without a residual A is
+/// x.
 struct AddAndMultiply {
   Shape shape;                 ///< of x, and of the residual
   std::size_t rank;            ///< 1 .. kMostRank
@@ -19,6 +27,7 @@ struct AddAndMultiply {
   const float* factor;         ///< columns x rank, column after column
   float* product;              ///< rows x rank, column after column
   std::size_t product_stride;  ///< from one column of it to the next: more than rows where x is a tile of whole rows
+  FactorProduct owed{};        ///< what the residual holds too much
 };
 
 /// The loop of AddAndMultiply.
@@ -69,7 +78,7 @@ struct RowProducts {
   };
   /// What a tile of the product is made of: x and the residual, the matrix, or the matrix that a tile beside it has
   /// read.
-  enum class Reads { two_and_add, one, again };
+  enum class Reads { two_and_subtract, two_and_add, one, again };
   struct Block {
     const Job& job;
     FactorPart part;
@@ -84,6 +93,10 @@ struct RowProducts {
     std::size_t stride;   ///< from row to row
     const float* factor;  ///< [ranks][kStrip]
     bool past_cache;
+    const float* owed_left = nullptr;   ///< [owed ranks][Rows]
+    const float* owed_right = nullptr;  ///< of the first of these columns
+    std::size_t owed_stride = 0;        ///< from one column of the right factor to the next
+    std::size_t owed_rank = 0;
   };
 
   template <int W, int Rows>
@@ -92,6 +105,8 @@ struct RowProducts {
       // Whoever is first adds; the others find the sum, of which the block is still in the cache.
       if (k != 0)
         multiply_tile<W, Rows, Ranks, Reads::again>(block, row, k);
+      else if (block.job.residual && block.part.first_rank == 0 && block.job.owed.rank != 0)
+        multiply_tile<W, Rows, Ranks, Reads::two_and_subtract>(block, row, k);
       else if (block.job.residual && block.part.first_rank == 0)
         multiply_tile<W, Rows, Ranks, Reads::two_and_add>(block, row, k);
       else
@@ -101,7 +116,7 @@ struct RowProducts {
 
   template <int W, int Rows, int Ranks, Reads Mode>
   TIGHTWIRE_INLINE static void multiply_tile(const Block& block, std::size_t row, std::size_t k) {
-    constexpr bool kAdd = Mode == Reads::two_and_add;
+    constexpr bool kSubtract = Mode == Reads::two_and_subtract, kAdd = Mode == Reads::two_and_add || kSubtract;
     const Job& job = block.job;
     const bool more = job.shape.rows - row >= 2 * Rows;
     const std::size_t stride = job.shape.columns, rank = block.part.rank, at = row * stride + block.part.first;
@@ -110,6 +125,14 @@ struct RowProducts {
       strip.before = job.residual.before + at;
       strip.after = job.residual.after + at;
       if (!kAdd) strip.x = strip.after;
+    }
+    [[maybe_unused]] alignas(64) float owed_left[kSubtract ? Rows * kMostRank : 1];
+    if constexpr (kSubtract) {
+      pack_rows<Rows>(job.owed.left + row, job.shape.rows, Rows, job.owed.rank, owed_left);
+      strip.owed_left = owed_left;
+      strip.owed_right = job.owed.right + block.part.first;
+      strip.owed_stride = stride;
+      strip.owed_rank = job.owed.rank;
     }
     Sums<W, Rows, Ranks> sums;
     TIGHTWIRE_UNROLL(4)
@@ -123,7 +146,8 @@ struct RowProducts {
         prefetch_strip<Rows>(strip.x + Rows * stride, stride);
         if constexpr (kAdd) prefetch_strip<Rows>(strip.before + Rows * stride, stride);
       }
-      add_strip<W, Rows, Ranks, kAdd>(strip, sums);
+      add_strip<W, Rows, Ranks, kAdd, kSubtract>(strip, sums);
+      if constexpr (kSubtract) strip.owed_right += kStrip;
       strip.x += kStrip;
       if constexpr (kAdd) {
         strip.before += kStrip;
@@ -133,10 +157,10 @@ struct RowProducts {
     }
     if (whole < block.part.count) {
       alignas(64) float padded[Rows][kStrip] = {};
-      copy_narrow<Rows, kAdd>(strip, block.part.count - whole, padded);
+      copy_narrow<W, Rows, kAdd, kSubtract>(strip, block.part.count - whole, padded);
       strip.x = padded[0];
       strip.stride = kStrip;
-      add_strip<W, Rows, Ranks, false>(strip, sums);
+      add_strip<W, Rows, Ranks, false, false>(strip, sums);
     }
     TIGHTWIRE_UNROLL(4)
     for (int j = 0; j < Ranks; ++j) {
@@ -150,8 +174,10 @@ struct RowProducts {
     }
   }
 
-  template <int W, int Rows, int Ranks, bool Add>
+  template <int W, int Rows, int Ranks, bool Add, bool Subtract>
   TIGHTWIRE_INLINE static void add_strip(const Strip& strip, Sums<W, Rows, Ranks>& sums) {
+    [[maybe_unused]] alignas(64) float less[Subtract ? Rows * kStrip : 1];
+    if constexpr (Subtract) multiply_owed<W, Rows>(strip, strip.owed_right, strip.owed_stride, less);
     for (std::size_t i = 0; i < kStrip; i += kPartialSums) {
       TIGHTWIRE_UNROLL(4)
       for (int p = 0; p < kPartialSums / W; ++p) {
@@ -162,7 +188,10 @@ struct RowProducts {
           const std::size_t at = static_cast<std::size_t>(r) * strip.stride + c;
           a[r] = Lanes<float, W>::load(strip.x + at);
           if constexpr (Add) {
-            a[r] = a[r] + Lanes<float, W>::load(strip.before + at);
+            auto before = Lanes<float, W>::load(strip.before + at);
+            if constexpr (Subtract)
+              before = before - Lanes<float, W>::load(less + static_cast<std::size_t>(r) * kStrip + c);
+            a[r] = a[r] + before;
             if (strip.past_cache)
               tightwire::detail::store_past_cache(a[r], strip.after + at);
             else
@@ -179,13 +208,49 @@ struct RowProducts {
     }
   }
 
-  template <int Rows, bool Add>
-  static void copy_narrow(const Strip& strip, std::size_t width, float (&padded)[Rows][kStrip]) {
+  /// less[r][kStrip] := what is owed of a strip, summed as in OuterProducts.
+  template <int W, int Rows>
+  TIGHTWIRE_INLINE static void multiply_owed(const Strip& strip, const float* right, std::size_t stride, float* less) {
+    constexpr int kRegisters = W == 16 ? 4 : 2;
+    for (std::size_t c = 0; c < kStrip; c += kRegisters * W) {
+      Lanes<float, W> sum[Rows][kRegisters];
+      TIGHTWIRE_UNROLL(4)
+      for (int r = 0; r < Rows; ++r) TIGHTWIRE_UNROLL(4)
+      for (int i = 0; i < kRegisters; ++i) sum[r][i] = Lanes<float, W>(0.0f);
+      for (std::size_t k = 0; k < strip.owed_rank; ++k) {
+        Lanes<float, W> q[kRegisters];
+        host::load<W>(right + k * stride + c, q);
+        TIGHTWIRE_UNROLL(4)
+        for (int r = 0; r < Rows; ++r) {
+          const Lanes<float, W> p(strip.owed_left[k * Rows + static_cast<std::size_t>(r)]);
+          TIGHTWIRE_UNROLL(4)
+          for (int i = 0; i < kRegisters; ++i) add_product(sum[r][i], q[i], p);
+        }
+      }
+      TIGHTWIRE_UNROLL(4)
+      for (int r = 0; r < Rows; ++r) host::store<W>(sum[r], less + static_cast<std::size_t>(r) * kStrip + c);
+    }
+  }
+
+  template <int W, int Rows, bool Add, bool Subtract>
+  TIGHTWIRE_INLINE static void copy_narrow(const Strip& strip, std::size_t width, float (&padded)[Rows][kStrip]) {
+    [[maybe_unused]] alignas(64) float less[Subtract ? Rows * kStrip : 1];
+    if constexpr (Subtract) {
+      alignas(64) float right[kMostRank * kStrip];
+      for (std::size_t k = 0; k < strip.owed_rank; ++k) {
+        std::memcpy(right + k * kStrip, strip.owed_right + k * strip.owed_stride, width * sizeof(float));
+        std::fill(right + k * kStrip + width, right + (k + 1) * kStrip, 0.0f);
+      }
+      multiply_owed<W, Rows>(strip, right, kStrip, less);
+    }
     for (std::size_t r = 0; r < Rows; ++r)
       for (std::size_t i = 0; i < width; ++i) {
         const std::size_t at = r * strip.stride + i;
         padded[r][i] = strip.x[at];
-        if constexpr (Add) strip.after[at] = padded[r][i] = padded[r][i] + strip.before[at];
+        if constexpr (Subtract)
+          strip.after[at] = padded[r][i] = padded[r][i] + (strip.before[at] - less[r * kStrip + i]);
+        else if constexpr (Add)
+          strip.after[at] = padded[r][i] = padded[r][i] + strip.before[at];
       }
   }
 

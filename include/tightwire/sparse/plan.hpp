@@ -91,7 +91,8 @@ inline Plan make_plan(std::vector<PlannedSparse> parameters, int ranks, const Pl
   plan.algorithm = options.algorithm;
   // Between two ranks the union costs as many bytes, in half the rounds.
   if (plan.algorithm == Algorithm::automatic)
-    plan.algorithm = ranks <= 2 || expected <= options.one_shot_bytes ? Algorithm::one_shot : Algorithm::two_shot;
+    plan.algorithm = ranks <= 2 || one_round_pays(expected, plan.starts.back(), ranks, options) ? Algorithm::one_shot
+                                                                                                : Algorithm::two_shot;
   return plan;
 }
 

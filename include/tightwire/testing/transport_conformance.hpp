@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -258,9 +259,112 @@ inline void memory_taken_away_ends_it(const OpenTransport& open) {
   barrier_left_last_by(0, *transport);
   if (transport->rank() != 0) return;  // the others just leave
   std::vector<std::byte> place(100);
-  const Ticket ticket = post(*transport, from(1, 5, place));
-  transport->detach(place);
+  const Ticket ticket = post(*transport, from(1, 5, std::span(place).first(60)));
+  transport->detach(std::span(place).last(50));  // which the message reaches into
   require(error_of([&] { transport->done(ticket); }, "its memory is gone").code() == Errc::peer_lost, "it is closed");
+}
+
+inline void memory_that_no_message_uses_is_let_go(const OpenTransport& open) {
+  const auto transport = open();
+  const int next = (transport->rank() + 1) % transport->size();
+  const int previous = (transport->rank() + transport->size() - 1) % transport->size();
+  auto out = content(static_cast<std::uint64_t>(transport->rank()), 7, 100);
+  std::vector<std::byte> memory(300);
+  transport->attach(memory);
+  const Ticket ticket = post(*transport, from(previous, 7, std::span(memory).subspan(100, 100)));
+  transport->detach(std::span(memory).first(100));
+  transport->detach(std::span(memory).last(100));
+  barrier(*transport);
+  finish(*transport, post(*transport, to(next, 7, out)));
+  finish(*transport, ticket);
+  transport->detach(memory);
+  const auto expected = content(static_cast<std::uint64_t>(previous), 7, 100);
+  require(std::equal(expected.begin(), expected.end(), memory.begin() + 100), "what came between is intact");
+  barrier(*transport);
+}
+
+/// Rank 0 waits for all others, of whom the last waits for a word.
+inline void says_who_is_waited_for(const OpenTransport& open) {
+  const auto transport = open();
+  const int last = transport->size() - 1;
+  std::vector<std::byte> places(static_cast<std::size_t>(transport->size()));
+  std::byte word{};
+  if (transport->rank() == last) finish(*transport, post(*transport, from(0, 2, {&word, 1})));
+  if (transport->rank() != 0) finish(*transport, post(*transport, to(0, 1, {&word, 1})));
+  if (transport->rank() == 0) {
+    std::vector<Message> round;
+    for (int peer = 1; peer <= last; ++peer)
+      round.push_back(from(peer, 1, std::span(places).subspan(static_cast<std::size_t>(peer), 1)));
+    const Ticket ticket = transport->post(round);
+    const std::string expected = text(static_cast<std::uint64_t>(last));
+    const TimePoint until = Clock::now() + kLimit;
+    std::string waiting;
+    for (; waiting != expected && Clock::now() < until; waiting = transport->waiting_for(ticket)) {
+      require(!transport->done(ticket), "a round of which a message is missing is not done");
+      transport->idle(until);
+    }
+    require(waiting == expected, "it waits for rank " + expected + " and says: " + waiting);
+    finish(*transport, post(*transport, to(last, 2, {&word, 1})));
+    finish(*transport, ticket);
+  }
+  barrier(*transport);
+}
+
+inline void idles_no_longer_than_asked(const OpenTransport& open) {
+  const auto transport = open();
+  barrier(*transport);
+  for (const int milliseconds : {-5, 0, 20, 20}) {
+    const TimePoint began = Clock::now();
+    transport->idle(began + std::chrono::milliseconds(milliseconds));
+    require(Clock::now() - began < std::chrono::seconds(3), "it returned in time");
+  }
+  barrier(*transport);
+}
+
+inline void one_checksum_protects_frames(const OpenTransport& open) {
+  const auto transport = open();
+  auto frame = content(1, 2, 1'000);
+  const std::uint64_t mine = transport->checksum(frame);
+  const auto as_bytes = [](std::uint64_t& number) { return std::as_writable_bytes(std::span(&number, 1)); };
+  std::vector<std::uint64_t> theirs(static_cast<std::size_t>(transport->size()), mine);
+  std::uint64_t out = mine;
+  std::vector<Message> round;
+  for (int peer = 0; peer < transport->size(); ++peer) {
+    if (peer == transport->rank()) continue;
+    round.push_back(from(peer, 3, as_bytes(theirs[static_cast<std::size_t>(peer)])));
+    round.push_back(to(peer, 3, as_bytes(out)));
+  }
+  finish(*transport, transport->post(round));
+  for (const std::uint64_t each : theirs) require(each == mine, "every rank has the same checksum of the same bytes");
+  require(transport->checksum(frame) == mine, "and has it again");
+  frame[717] ^= std::byte{4};
+  require(mine == 0 || transport->checksum(frame) != mine, "one bit changes it");
+  barrier(*transport);
+}
+
+/// Nothing comes, so that only the other thread can end the wait.
+inline void is_woken_by_another_thread(const OpenTransport& open) {
+  const auto transport = open();
+  barrier(*transport);
+  std::atomic<bool> over{false};
+  std::exception_ptr failure;
+  const TimePoint began = Clock::now();
+  std::thread sleeper([&] {
+    try {
+      for (int turn = 0; turn < 5; ++turn) transport->idle(Clock::now() + kLimit);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    over = true;
+  });
+  while (!over && Clock::now() - began < kLimit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    transport->wake();
+  }
+  sleeper.join();
+  if (failure) std::rethrow_exception(failure);
+  require(Clock::now() - began < std::chrono::seconds(10), "five waits end as they are woken");
+  barrier(*transport);
 }
 
 inline void serves_two_users_side_by_side(const OpenTransport& open) {
@@ -308,9 +412,15 @@ inline std::vector<TransportCheck> transport_checks(bool threads = true) {
       {"who_gives_up_is_known_to_all_with_its_reason", check::who_gives_up_is_known_to_all_with_its_reason},
       {"who_closes_too_early_is_known", check::who_closes_too_early_is_known},
       {"memory_taken_away_ends_it", check::memory_taken_away_ends_it},
+      {"memory_that_no_message_uses_is_let_go", check::memory_that_no_message_uses_is_let_go},
+      {"says_who_is_waited_for", check::says_who_is_waited_for},
+      {"idles_no_longer_than_asked", check::idles_no_longer_than_asked},
+      {"one_checksum_protects_frames", check::one_checksum_protects_frames},
       {"serves_two_users_side_by_side", check::serves_two_users_side_by_side},
   };
-  if (threads) all.push_back({"serves_two_threads_at_once", check::serves_two_threads_at_once});
+  if (!threads) return all;
+  all.push_back({"serves_two_threads_at_once", check::serves_two_threads_at_once});
+  all.push_back({"is_woken_by_another_thread", check::is_woken_by_another_thread});
   return all;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
 import signal
 import sys
 import time
@@ -12,9 +13,10 @@ from pathlib import Path
 
 from . import report
 from .configuration import ConfigurationError, read
+from .defaults import TableError, write_table
 from .running import Runner, RunError
 from .study import Study
-from .tiers import TASKS, TIERS, tier_study
+from .tiers import TASKS, TIERS, Trainer, tier_study
 
 WRONG_USAGE = 64
 
@@ -33,16 +35,20 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("convergence-results"),
                         help="for runs, which are taken from there next time, and reports")
     parser.add_argument("--workers", type=int, default=0, help="trainings at a time (default: cores)")
+    parser.add_argument("--launch", action="store_true", help="ranks are processes, by tightwire run over UCX, and not threads of "
+                        "one: the same results, slower")
     parser.add_argument("--trainer", default=os.environ.get("TIGHTWIRE_CONVERGENCE_TRAINER", ""), help=argparse.SUPPRESS)
     parser.add_argument("--no-html", action="store_true", help="no report.html (needs no matplotlib)")
+    parser.add_argument("--write-table", type=Path, metavar="PAGE", help="only write the table of recommended defaults into this "
+                        "page (docs/codecs.md), from the last result in --folder")
     parser.add_argument("--plan", action="store_true", help="only tell what would run, and how many seeds are needed")
     return parser.parse_args(argv)
 
 
 def _study(arguments: argparse.Namespace) -> Study:
     if arguments.file:
-        if arguments.tier or arguments.task or arguments.codec:
-            raise ConfigurationError("a file and --tier, --task or --codec do not go together")
+        if arguments.tier or arguments.task or arguments.codec or arguments.launch:
+            raise ConfigurationError("a file and --tier, --task, --codec or --launch do not go together")
         study = read(arguments.file)
         if arguments.seeds:
             study.seeds = range(1, 1 + arguments.seeds)
@@ -52,8 +58,9 @@ def _study(arguments: argparse.Namespace) -> Study:
                                  "name it in TIGHTWIRE_CONVERGENCE_TRAINER")
     if not os.access(arguments.trainer, os.X_OK):
         raise ConfigurationError(f"the trainer {arguments.trainer} is not there; build the target convergence_trainer")
-    return tier_study(arguments.tier or "quick", str(Path(arguments.trainer).resolve()), arguments.seeds, arguments.task,
-                      arguments.codec, not arguments.no_controls)
+    trainer = Trainer(str(Path(arguments.trainer).resolve()), arguments.launch)
+    return tier_study(arguments.tier or "quick", trainer, arguments.seeds, arguments.task, arguments.codec,
+                      not arguments.no_controls)
 
 
 class _Progress:
@@ -77,6 +84,13 @@ def _interrupt(_number: int, _frame: object) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    if arguments.write_table:
+        try:
+            write_table(arguments.folder / "result.json", arguments.write_table)
+        except TableError as error:
+            print(f"tightwire converge: {error}", file=sys.stderr)
+            return WRONG_USAGE
+        return 0
     signal.signal(signal.SIGTERM, _interrupt)  # trainings are in process groups of their own, and end with us
     try:
         study = _study(arguments)
@@ -95,12 +109,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tightwire converge: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
+    study.facts.update(command=shlex.join(["tightwire", "converge", *(sys.argv[1:] if argv is None else argv)]))
     study.facts.update(machine=f"{platform.machine()}, {os.cpu_count()} cores", seconds=f"{time.monotonic() - began:.0f}")
     result = report.as_json(study, comparisons)
     print(report.table(result))
     for path in report.write(result, arguments.folder, not arguments.no_html):
         print(path)
-    return result["status"]
+    return int(result["status"])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .judging import AS_GOOD, UNDECIDED, WORSE, Metric
 from .running import Job, Keys
@@ -36,7 +37,7 @@ class _Table:
         if unknown := sorted(set(values) - _KNOWN[place]):
             raise ConfigurationError(f"{self.where}unknown: {', '.join(unknown)}; known: {', '.join(sorted(_KNOWN[place]))}")
 
-    def get(self, key: str, kind: type | tuple[type, ...], otherwise: object = None, needed: bool = False):
+    def get(self, key: str, kind: type | tuple[type, ...], otherwise: object = None, needed: bool = False) -> Any:
         """The value of a key, of the right type."""
         if key not in self.values:
             if needed:
@@ -51,23 +52,22 @@ class _Table:
 
     def texts(self, key: str, needed: bool = False) -> list[str]:
         """A list of strings."""
-        values = self.get(key, list, [], needed)
+        values: list[str] = self.get(key, list, [], needed)
         if not all(isinstance(value, str) for value in values) or (needed and not values):
             raise ConfigurationError(f"{self.where}\"{key}\" must be a list of strings, got {values!r}")
         return values
 
 
 def _seeds(top: _Table) -> list[int]:
-    seeds = top.get("seeds", (int, list), 8)
-    if isinstance(seeds, int):
-        seeds = list(range(1, seeds + 1))
+    given = top.get("seeds", (int, list), 8)
+    seeds: list[int] = list(range(1, given + 1)) if isinstance(given, int) else given
     if not seeds or not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) != len(seeds):
         raise ConfigurationError(f"{top.where}\"seeds\" must be a number above 0, or a list of different numbers")
     return seeds
 
 
 def _environment(table: _Table) -> dict[str, str]:
-    values = table.get("environment", dict, {})
+    values: dict[str, str] = table.get("environment", dict, {})
     if not all(isinstance(value, str) for value in values.values()):
         raise ConfigurationError(f"{table.where}values of \"environment\" must be strings")
     return values

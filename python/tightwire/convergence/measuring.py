@@ -13,10 +13,10 @@ from .running import Run, number
 def most_lost(run: Run) -> float | None:
     """The largest part of the updates that no residual held at an evaluation; None where the trainer does not tell. Not
     finite counts as all."""
-    values = [line["lost"] for line in run.lines if "lost" in line]
+    values = [number(line["lost"]) for line in run.lines if "lost" in line]
     if not values:
         return None
-    return max(1.0 if number(value) is None else number(value) for value in values)
+    return max(1.0 if value is None else value for value in values)
 
 
 def first_difference(run: Run) -> int | None:
@@ -34,10 +34,10 @@ def mean_curve(curves: Sequence[Sequence[tuple[float, float | None]]]) -> list[l
     common = set.intersection(*(set(step for step, _ in curve) for curve in curves))
     points = []
     for step in sorted(common):
-        values = [dict(curve)[step] for curve in curves]
-        if any(value is None for value in values):
+        mean = _mean([dict(curve)[step] for curve in curves])
+        if mean is None:
             break
-        points.append([step, float(numpy.mean(values))])
+        points.append([step, mean])
     return points
 
 
@@ -47,7 +47,13 @@ def mean_of_last(runs: Sequence[Run], name: str) -> float | None:
     for run in runs:
         lines = [line for line in run.lines if name in line]
         values.append(number(lines[-1][name]) if lines else None)
-    return None if not values or any(value is None for value in values) else float(numpy.mean(values))
+    return _mean(values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where there are none, or one of them is none."""
+    known = [value for value in values if value is not None]
+    return float(numpy.mean(known)) if known and len(known) == len(values) else None
 
 
 def steps_to(run: Run, metric: Metric) -> float | None:
@@ -62,8 +68,7 @@ def steps_to(run: Run, metric: Metric) -> float | None:
 
 def mean_steps_to(runs: Sequence[Run], metric: Metric) -> float | None:
     """Mean over runs; None where one does not reach it."""
-    steps = [steps_to(run, metric) for run in runs]
-    return None if not steps or any(step is None for step in steps) else float(numpy.mean(steps))
+    return _mean([steps_to(run, metric) for run in runs])
 
 
 def area(runs: Sequence[Run]) -> float | None:
@@ -77,12 +82,12 @@ def parameter_distance(baseline: Sequence[Run], arm: Sequence[Run]) -> list[floa
     that the baseline went in all. Mean over seeds, of the sample that the trainer wrote."""
     distances = []
     for base, other in zip(baseline, arm, strict=True):
-        if not (base.sample and other.sample and base.sample.exists() and other.sample.exists()):
+        if base.sample is None or other.sample is None or not (base.sample.exists() and other.sample.exists()):
             return None
         times = len({step for step, _ in base.curve(base.keys.metric)})
         if times == 0:
             return None
-        a, b = (numpy.fromfile(run.sample, dtype=numpy.float32).astype(float) for run in (base, other))
+        a, b = (numpy.fromfile(sample, dtype=numpy.float32).astype(float) for sample in (base.sample, other.sample))
         if a.size != b.size or a.size % times:
             return None
         a, b = a.reshape(times, -1), b.reshape(times, -1)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from . import measuring
 from .judging import FAILED, UNDECIDED
+from .running import Json
 from .statistics import seeds_needed
 from .study import Comparison, Study, today
 
 CURVES = ("loss", "metric", "update_error", "parameter_distance")
 
 
-def as_json(study: Study, comparisons: Sequence[Comparison]) -> dict:
+def as_json(study: Study, comparisons: Sequence[Comparison]) -> Json:
     """Everything a report shows: per pair its verdict, why, figures and curves, and every run's final value by seed."""
     return {
         "study": study.name,
@@ -37,12 +39,12 @@ def _mean_rate(comparisons: Sequence[Comparison], kind: str) -> float | None:
     return sum(rates) / len(rates) if rates else None
 
 
-def _comparison(study: Study, comparison: Comparison, count: int) -> dict:
+def _comparison(study: Study, comparison: Comparison, count: int) -> Json:
     pair, verdict = comparison.pair, comparison.verdict
-    result = {
+    result: Json = {
         "task": pair.task, "arm": pair.arm.name, "baseline": pair.baseline.name, "kind": pair.kind,
         "verdict": verdict.verdict, "expected": pair.expected, "right": comparison.right,
-        "reasons": verdict.reasons, "found_by": verdict.by,
+        "reasons": verdict.reasons, "found_by": verdict.by, "recommended": pair.recommended, "limit": pair.limit,
         "metric": dataclasses.asdict(pair.metric),
         "estimate": dataclasses.asdict(verdict.estimate) if verdict.estimate else None,
         "p_as_good": verdict.p_as_good, "p_worse": verdict.p_worse,
@@ -61,8 +63,8 @@ def _comparison(study: Study, comparison: Comparison, count: int) -> dict:
     return result
 
 
-def _figures(comparison: Comparison) -> dict:
-    figures = {}
+def _figures(comparison: Comparison) -> Json:
+    figures: Json = {}
     for name, runs in (("baseline", comparison.baseline_runs), ("arm", comparison.arm_runs)):
         figures[name] = {"bytes": measuring.mean_of_last(runs, runs[0].keys.bytes),
                          "steps_to_target": measuring.mean_steps_to(runs, comparison.pair.metric),
@@ -76,8 +78,8 @@ def _figures(comparison: Comparison) -> dict:
     return figures
 
 
-def _curves(comparison: Comparison) -> dict:
-    curves = {}
+def _curves(comparison: Comparison) -> Json:
+    curves: Json = {}
     for name, runs in (("baseline", comparison.baseline_runs), ("arm", comparison.arm_runs)):
         keys = runs[0].keys
         curves[name] = {"loss": measuring.mean_curve([run.curve(keys.loss) for run in runs]),
@@ -91,7 +93,7 @@ def _curves(comparison: Comparison) -> dict:
     return curves
 
 
-def as_junit(result: dict) -> str:
+def as_junit(result: Json) -> str:
     """One test case per pair: failed where the verdict is not what it should be, an error where trainings failed, skipped
     where runs are too few."""
     suite = ElementTree.Element("testsuite", name=f"tightwire convergence: {result['study']}",
@@ -113,20 +115,37 @@ def as_junit(result: dict) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def table(result: dict) -> str:
+def mark(pair: Json) -> str:
+    """What is to be said of a verdict besides itself."""
+    if pair["expected"]:
+        return "as it must be" if pair["right"] else f"MUST BE {pair['expected']}"
+    if pair["limit"] and pair["verdict"] != UNDECIDED:
+        return "documented limit" if pair["right"] else "NOT AS DOCUMENTED"
+    return "recommended" if pair["recommended"] else ""
+
+
+def bounds(pair: Json) -> str:
+    """The deficit with its bounds, to a hundredth of the margin or so; result.json has all digits."""
+    shown = pair["estimate"]
+    if not shown:
+        return "-"
+    digits = max(0, 2 - math.floor(math.log10(pair["metric"]["margin"])))
+    mean, lower, upper = (f"{round(shown[name], digits) + 0.0:.{digits}f}" for name in ("mean", "lower", "upper"))
+    return f"{mean} ({lower} to {upper})"
+
+
+def table(result: Json) -> str:
     """For a terminal: a line per pair."""
     rows = [("task", "arm", "verdict", "", "fewer bytes", "why")]
     for pair in result["comparisons"]:
         fewer = (pair.get("figures") or {}).get("times_fewer_bytes")
-        expected = pair["expected"]
-        mark = "" if not expected else "as it must be" if pair["right"] else f"MUST BE {expected}"
-        rows.append((pair["task"], pair["arm"], pair["verdict"], mark, f"{fewer:.2f}x" if fewer else "-",
+        rows.append((pair["task"], pair["arm"], pair["verdict"], mark(pair), f"{fewer:.2f}x" if fewer else "-",
                      "; ".join(pair["reasons"])))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([row[i].ljust(widths[i]) for i in range(5)] + [row[5]]) for row in rows) + "\n"
 
 
-def write(result: dict, folder: Path, html: bool = True) -> list[Path]:
+def write(result: Json, folder: Path, html: bool = True) -> list[Path]:
     """result.json, junit.xml and report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"result.json": json.dumps(result, indent=1, allow_nan=False) + "\n", "junit.xml": as_junit(result)}

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]  # an object, as it is read and written
 
 
 class RunError(Exception):
@@ -54,7 +57,7 @@ class Run:
 
     title: str
     key: str
-    lines: list[dict]
+    lines: list[Json]
     keys: Keys
     other_lines: int = 0
     error: str = ""
@@ -97,7 +100,7 @@ class Runner:
         self._tell = tell
         self._hashes: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen] = set()
+        self._running: set[subprocess.Popen[str]] = set()
         self._stopping = False
         (folder / "runs").mkdir(parents=True, exist_ok=True)
 
@@ -207,7 +210,7 @@ class Runner:
                 _kill(process)
 
 
-def _kill(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen[str]) -> None:
     """The process and what it started: a launcher's ranks shall not outlive it."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -221,7 +224,7 @@ def _last_words(text: str) -> str:
     return lines[-1][:300] if lines else "none"
 
 
-def parse_lines(output: str) -> tuple[list[dict], int]:
+def parse_lines(output: str) -> tuple[list[Json], int]:
     """The JSON objects among the lines, and how many other lines there were."""
     lines, other = [], 0
     for text in output.splitlines():

@@ -6,11 +6,14 @@ import datetime
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from . import measuring
 from .judging import AS_GOOD, FAILED, UNDECIDED, WORSE, Evidence, Metric, Verdict, judge, wrong_verdicts
 from .running import Job, Run, Runner
 from .statistics import seeds_needed
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Pair:
     kind: str = "scheme"  # scheme, positive control, negative control
     expected: str = ""
     judges_lost: bool = True
+    recommended: bool = False  # too few runs to tell are not enough then
+    limit: str = ""  # why it is documented to be worse; that it is not, or is for another reason, is then wrong
     deviation: float | None = None  # of paired differences, as far as is known before anything ran
 
 
@@ -57,9 +62,14 @@ class Comparison:
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is what was expected; of a scheme of which nothing is expected, whether it is not worse."""
+        """Whether the verdict is what was expected; of a scheme of which nothing is expected, whether it is not worse. A limit
+        that is documented excuses a worse metric, and never ranks that differ or updates that are lost."""
         if self.pair.expected:
             return self.verdict.verdict == self.pair.expected
+        if self.pair.limit and self.verdict.verdict == WORSE:
+            return self.verdict.by == ["metric"]
+        if self.pair.limit and self.verdict.verdict == AS_GOOD:
+            return False
         return self.verdict.verdict not in (WORSE, FAILED)
 
 
@@ -126,34 +136,48 @@ class Study:
             else:
                 comparison.evidence = _evidence(comparison)
             comparisons.append(comparison)
-        judged = [c for c in comparisons if c.evidence]
-        verdicts = judge([c.evidence for c in judged], [c.pair.metric for c in judged], self.rules.alpha)
-        for comparison, verdict in zip(judged, verdicts, strict=True):
+        judged = [(c, c.evidence) for c in comparisons if c.evidence]
+        verdicts = judge([evidence for _, evidence in judged], [c.pair.metric for c, _ in judged], self.rules.alpha)
+        for (comparison, evidence), verdict in zip(judged, verdicts, strict=True):
             comparison.verdict = verdict
+            if comparison.pair.limit:
+                verdict.reasons.append(_about_limit(comparison))
             if comparison.pair.kind != "scheme":
-                comparison.wrong_rate = wrong_verdicts(comparison.evidence, comparison.pair.metric, comparison.pair.expected,
+                comparison.wrong_rate = wrong_verdicts(evidence, comparison.pair.metric, comparison.pair.expected,
                                                        len(judged), self.rules.alpha)
         return comparisons
 
     def status(self, comparisons: Sequence[Comparison]) -> int:
-        """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly; 2: trainings failed; 3: too few
-        runs."""
+        """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly, or a documented limit is none; 2:
+        trainings failed; 3: too few runs."""
         if any(c.verdict.verdict == FAILED for c in comparisons):
             return 2
         undecided = [c for c in comparisons if c.verdict.verdict == UNDECIDED]
         if any(not c.right for c in comparisons if c not in undecided):
             return 1
-        return 3 if undecided and self.rules.undecided_fails else 0
+        return 3 if any(self.rules.undecided_fails or c.pair.recommended for c in undecided) else 0
+
+
+def _about_limit(comparison: Comparison) -> str:
+    limit = comparison.pair.limit
+    if comparison.verdict.verdict == AS_GOOD:
+        return f"documented to be worse, and is as good: take this limit out of the tier and out of the docs ({limit})"
+    return f"documented: {limit}" if comparison.right else f"documented is only a worse metric: {limit}"
 
 
 def _evidence(comparison: Comparison) -> Evidence:
     pair = comparison.pair
     deficits = [pair.metric.deficit(base.metric(), arm.metric())
                 for base, arm in zip(comparison.baseline_runs, comparison.arm_runs, strict=True)]
-    lost = [measuring.most_lost(run) for run in comparison.arm_runs]
-    differing = [measuring.first_difference(run) for run in comparison.arm_runs]
-    judges_lost = pair.judges_lost and all(share is not None for share in lost)
-    return Evidence(deficits, lost if judges_lost else (), differing if all(s is not None for s in differing) else ())
+    lost = _all_known([measuring.most_lost(run) for run in comparison.arm_runs])
+    return Evidence(deficits, lost if pair.judges_lost else (),
+                    _all_known([measuring.first_difference(run) for run in comparison.arm_runs]))
+
+
+def _all_known(values: Sequence[Value | None]) -> list[Value]:
+    """None of them where one is not known."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
 
 
 def expected_of(kind: str) -> str:

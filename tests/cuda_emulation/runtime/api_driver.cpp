@@ -26,6 +26,18 @@ CUresult stream_wait_value(CUstream stream, CUdeviceptr address, cuuint32_t valu
   return CUDA_SUCCESS;
 }
 
+CUresult current_context(CUcontext* context) {
+  static int some_context = 0;
+  *context = thread_has_context() ? reinterpret_cast<CUcontext>(&some_context) : nullptr;
+  return CUDA_SUCCESS;
+}
+
+void* entry_point(const char* symbol) {
+  if (std::strcmp(symbol, "cuStreamWaitValue32") == 0) return reinterpret_cast<void*>(&stream_wait_value);
+  if (std::strcmp(symbol, "cuCtxGetCurrent") == 0) return reinterpret_cast<void*>(&current_context);
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" {
@@ -37,9 +49,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long,
                                     enum cudaDriverEntryPointQueryResult* status) {
 #endif
-  const bool known = std::strcmp(symbol, "cuStreamWaitValue32") == 0;
-  *function = known ? reinterpret_cast<void*>(&stream_wait_value) : nullptr;
-  *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  *function = entry_point(symbol);
+  if (status != nullptr)
+    *status = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return noted(cudaSuccess);
 }
 

@@ -28,6 +28,7 @@ struct CUgraphExec_st {
 extern "C" {
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
+  if (stream == nullptr && captures_beside_null_stream()) return noted(cudaErrorStreamCaptureImplicit);
   *status = is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return noted(cudaSuccess);
 }

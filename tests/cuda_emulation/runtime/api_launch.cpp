@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "api.hpp"
@@ -23,6 +24,7 @@ struct Modules {
   std::map<const void*, std::string> names;           ///< of the functions that host code calls
   std::map<const void*, std::string> variables;       ///< of the variables that host code names
   std::map<const void*, std::size_t> dynamic_shared;  ///< asked for with cudaFuncSetAttribute
+  std::set<const void*> loaded;                       ///< asked about, as a device loads a kernel when it is needed
 };
 Modules& modules() {
   static Modules modules;
@@ -55,6 +57,8 @@ std::string objection(const Kernel& kernel, const void* function, dim3 grid, dim
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
     return "a grid of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " + std::to_string(grid.z);
   const std::lock_guard lock(modules().mutex);
+  if (options().only_loaded_kernels && !modules().loaded.contains(function))
+    return "loading may wait for what is under way";
   const auto asked = modules().dynamic_shared.find(function);
   const std::size_t most =
       asked == modules().dynamic_shared.end() ? kMostSharedByDefault - kernel.shared_bytes : asked->second;
@@ -118,7 +122,24 @@ cudaError_t cudaFuncSetAttribute(const void* function, enum cudaFuncAttribute at
     return refused(cudaErrorInvalidValue, "cudaFuncSetAttribute: this attribute is not modelled");
   if (value < 0 || static_cast<std::size_t>(value) > kMostShared) return noted(cudaErrorInvalidValue);
   const std::lock_guard lock(modules().mutex);
-  modules().dynamic_shared[function] = static_cast<std::size_t>(value);
+  std::size_t& most = modules().dynamic_shared[function];
+  // CUDA allows it. The launch of another thread, which raised it, would be refused.
+  if (static_cast<std::size_t>(value) < most)
+    return refused(cudaErrorInvalidValue, "the most shared memory of a kernel is lowered");
+  most = static_cast<std::size_t>(value);
+  return noted(cudaSuccess);
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes* attributes, const void* function) {
+  const Kernel* const kernel = find_kernel(function);
+  if (kernel == nullptr) return refused(cudaErrorInvalidDeviceFunction, "a kernel that was not translated");
+  *attributes = {};
+  attributes->sharedSizeBytes = kernel->shared_bytes;
+  attributes->maxThreadsPerBlock = kernel->most_threads != 0 ? static_cast<int>(kernel->most_threads) : 1024;
+  const std::lock_guard lock(modules().mutex);
+  if (options().only_loaded_kernels && !modules().loaded.contains(function))
+    return refused(cudaErrorInvalidDeviceFunction,
+                   std::string(kernel->name) + ": loading may wait for what is under way");
+  modules().loaded.insert(function);
   return noted(cudaSuccess);
 }
 cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {

@@ -14,6 +14,7 @@ using namespace cuda_emulation;
 namespace {
 
 cudaError_t allocated(void** memory, std::size_t bytes, MemoryKind kind) {
+  if (spoils_capture()) return capture_spoiled("taking memory");
   *memory = bytes != 0 ? allocate(bytes, kind) : nullptr;
   return noted(*memory != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -47,6 +48,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocated(
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return cudaMallocHost(memory, bytes); }
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return noted(cudaSuccess);
+  if (spoils_capture()) return capture_spoiled("cudaFree");
   synchronize_device();
   return noted(release(memory) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -99,6 +101,8 @@ cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t
   });
   return noted(cudaSuccess);
 }
-cudaError_t cudaMemset(void* at, int value, std::size_t bytes) { return cudaMemsetAsync(at, value, bytes, nullptr); }
+cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
+  return options().fail_memset ? noted(cudaErrorInvalidValue) : cudaMemsetAsync(at, value, bytes, nullptr);
+}
 
 }  // extern "C"

@@ -14,7 +14,10 @@ struct Options {
   bool guard_device_memory = true;  ///< host code that touches device memory is stopped
   int devices = 1;
   int architecture = 90;
-  int patience_ms = 3000;  ///< how long a wait may see no progress before it is called a deadlock
+  int patience_ms = 3000;   ///< how long a wait may see no progress before it is called a deadlock
+  std::uint64_t queue = 0;  ///< not 0: how much a stream takes before calls that put work on it wait, as on a device
+  bool only_loaded_kernels = false;  ///< from now on none is loaded, by a launch or by asking about it
+  bool fail_memset = false;          ///< cudaMemset returns an error
 };
 Options& options();
 

@@ -1,5 +1,6 @@
 #include "stream.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -45,6 +46,8 @@ struct Device {
 std::atomic<std::uint64_t> progress = 0;
 std::atomic<int> captures = 0;
 thread_local int device_of_thread = 0;
+thread_local bool chose_device = false;
+std::atomic<std::uint64_t> contexts_made = 0;
 
 Device& device_at(int number) {
   static std::mutex mutex;
@@ -117,6 +120,8 @@ std::string pending_names() {
 
 void enqueue(cudaStream_t where, std::string name, std::function<bool()> run) {
   CUstream_st& stream = resolve(where);
+  if (const std::uint64_t most = options().queue; most != 0 && stream.enqueued - stream.done >= most)
+    wait_until([&] { return stream.enqueued - stream.done < most; }, "putting work on a full stream");
   Device& device = device_at(stream.device);
   const std::lock_guard lock(device.mutex);
   Work work{std::move(name), std::move(run), {}};
@@ -184,13 +189,23 @@ bool idle(cudaStream_t where) {
 
 bool is_capturing(cudaStream_t where) { return resolve(where).capture != nullptr; }
 bool any_capture() { return captures != 0; }
+bool captures_beside_null_stream() {
+  Device& device = device_at(device_of_thread);
+  const std::lock_guard lock(device.mutex);
+  return std::any_of(device.streams.begin(), device.streams.end(),
+                     [](const auto& stream) { return stream->capture && stream->waits_for_null_stream; });
+}
 void begin_capture(cudaStream_t where) {
-  resolve(where).capture = std::make_unique<CUgraph_st>();
+  CUstream_st& stream = resolve(where);
+  const std::lock_guard lock(device_at(stream.device).mutex);
+  stream.capture = std::make_unique<CUgraph_st>();
   ++captures;
 }
 CUgraph_st* end_capture(cudaStream_t where) {
+  CUstream_st& stream = resolve(where);
+  const std::lock_guard lock(device_at(stream.device).mutex);
   --captures;
-  return resolve(where).capture.release();
+  return stream.capture.release();
 }
 void launch_graph(const CUgraph_st& graph, cudaStream_t where) {
   for (const Work& work : graph.work) enqueue(where, work.name + " of a graph", work.run);
@@ -209,9 +224,16 @@ cudaStream_t create_stream(bool waits_for_null_stream) {
 }
 
 int current_device() { return device_of_thread; }
-void set_current_device(int device) { device_of_thread = device; }
+void set_current_device(int device) {
+  device_of_thread = device;
+  chose_device = true;
+  contexts_made |= std::uint64_t{1} << device;
+}
+bool thread_has_context() { return chose_device; }
+bool context_was_made(int device) { return (contexts_made >> device & 1) != 0; }
 
 void drop_pending_work() {
+  contexts_made = 0;
   for (int i = 0; i < options().devices; ++i) {
     Device& device = device_at(i);
     const std::lock_guard lock(device.mutex);

@@ -19,6 +19,8 @@ bool idle(cudaStream_t stream);
 /// Work that is put on a stream that is captured goes into a graph, which is of that stream alone.
 bool is_capturing(cudaStream_t stream);
 bool any_capture();
+/// Whether a stream is captured that the default stream waits for.
+bool captures_beside_null_stream();
 void begin_capture(cudaStream_t stream);
 CUgraph_st* end_capture(cudaStream_t stream);
 void launch_graph(const CUgraph_st& graph, cudaStream_t stream);
@@ -28,6 +30,9 @@ void destroy_graph(CUgraph_st* graph);
 cudaStream_t create_stream(bool waits_for_null_stream);
 int current_device();
 void set_current_device(int device);
+/// Whether this thread made a device its own, and whether any did that one since `reset`.
+bool thread_has_context();
+bool context_was_made(int device);
 
 void drop_pending_work();
 

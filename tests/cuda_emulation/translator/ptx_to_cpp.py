@@ -4,6 +4,7 @@ libcudart, it is what the host code of nvcc then launches.
 
 usage: ptx_to_cpp.py in.ptx out.cpp
 """
+import pathlib
 import re
 import sys
 
@@ -80,10 +81,13 @@ def main():
     source, target = sys.argv[1:3]
     with open(source) as file:
         module = Module(file.read())
-    with open(target, "w") as file:
-        file.write(HEAD + "\n".join(module.variables) + "\n")
-        for number, kernel in enumerate(module.kernels):
-            file.write(kernel.cpp(number) + f'\n#line 1 "{source}"\n')
+    text = HEAD + "\n".join(module.variables) + "\n"
+    for number, kernel in enumerate(module.kernels):
+        text += kernel.cpp(number) + f'\n#line 1 "{source}"\n'
+    # Left as it is where only code of the host changed, which saves minutes of compiling.
+    target = pathlib.Path(target)
+    if not target.exists() or target.read_text() != text:
+        target.write_text(text)
     for missing in sorted({m for kernel in module.kernels for m in kernel.not_modelled}):
         print(f"{source}: not modelled: {missing}")
 
