@@ -52,10 +52,13 @@ StagedTransport::~StagedTransport() {
   if (worker_.joinable()) worker_.join();
   for (const Memory& memory : staging_) host_->detach({memory.data(), memory.size()});
   const BesideCaptures beside_captures;
-  if (!left_ && streams_end()) return;
-  done_.leave();
-  for (Memory& memory : staging_) memory.leave();
-  static_cast<void>(turns_.release());  // where a stream that comes there later tells of it
+  if (left_ || !streams_end()) {
+    done_.leave();
+    for (Memory& memory : staging_) memory.leave();
+    static_cast<void>(turns_.release());  // where a stream that comes there later tells of it
+  }
+  done_ = Memory();  // freed beside captures
+  staging_.clear();
 }
 
 /// Copies use memory that goes away with us. What was given up has had its time from then on.

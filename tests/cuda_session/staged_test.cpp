@@ -192,6 +192,7 @@ TEST(CudaStaged, ASessionEndsWhereAStreamOfTheCallersStandsStill) {
         gradients.upload(Gradients(model), stream);
         cuda_emulation::enqueue(stream, "what stands still", [&] { return goes_on.load(); });
         session->all_reduce(gradients.pointers(), stream);
+        together.arrive_and_wait();
         EXPECT_LT(seconds_of([&] { session.reset(); }), 2);
         together.arrive_and_wait();
         goes_on = true;
