@@ -194,9 +194,8 @@ void StagedTransport::work() {
   Turns& turns = *turns_;
   std::unique_lock lock(turns.mutex);
   while (true) {
-    turns.changed.wait(lock, [&] {
-      return turns.stopping || (!failure_ && !turns.pending.empty() && turns.pending.front().reached);
-    });
+    turns.changed.wait(
+        lock, [&] { return turns.stopping || (!failure_ && !turns.pending.empty() && turns.pending.front().reached); });
     if (turns.stopping) return;
     Round& round = turns.pending.front();
     lock.unlock();

@@ -6,9 +6,9 @@
 #include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
 
+#include "capture.hpp"
 #include "cuda_emulation/runtime/memory.hpp"
 #include "cuda_emulation/runtime/stream.hpp"
-#include "capture.hpp"
 #include "device_steps.hpp"
 #include "emulated.hpp"
 #include "host_messages.hpp"

@@ -49,7 +49,8 @@ TEST(CudaCapture, SessionsRefuseItAndWorkBesideIt) {
   cuda_emulation::use(cuda_emulation::kSchedules[0]);
   for (const Join& join : {Join(by_nccl), Join(by_staging)}) {
     std::barrier together(2);
-    run_all_devices(2, [&](const auto& transport) { steps_beside_captures(transport, together); }, join);
+    run_all_devices(
+        2, [&](const auto& transport) { steps_beside_captures(transport, together); }, join);
   }
 }
 
