@@ -70,7 +70,16 @@ void BucketExchange::encode(const Share& share, std::byte* frame, Stream stream)
   }
 }
 
-void BucketExchange::encode(const ReductionInput& input, Stream stream) {
+/// In the first frame that tells of us, or in the sum that is ours.
+std::uint64_t* BucketExchange::count_of_ours() const {
+  if (!empty() && !two_shot()) return count_in(contribution_out(me_));
+  for (std::size_t i = 1; i < ranks_ && !empty(); ++i)
+    if (const std::size_t peer = (me_ + i) % ranks_; share(peer).payload_bytes != 0)
+      return count_in(contribution_out(peer));
+  return &met()->contribution;
+}
+
+void BucketExchange::begin(const ReductionInput& input, Stream stream) {
   input_ = input;
   if (empty()) return;
   begin_frames({.contribution = header(FrameKind::contribution),
@@ -80,6 +89,11 @@ void BucketExchange::encode(const ReductionInput& input, Stream stream) {
                 .result_frame = result_out(),
                 .met = met()},
                place_.rank, stream);
+}
+
+void BucketExchange::encode(Stream stream) {
+  if (empty()) return;
+  if (!plan_.contributes()) return encode(share(me_), result_out(), stream);
   if (!two_shot()) return encode(share(0), contribution_out(0), stream);
   for (std::size_t i = 1; i < ranks_; ++i) {
     const std::size_t peer = (me_ + i) % ranks_;
@@ -98,9 +112,9 @@ void BucketExchange::post_round(Transport& transport, FrameKind kind, Stream str
   for (std::size_t i = 1; i < ranks_; ++i) {
     const std::size_t to = (me_ + i) % ranks_, from = (me_ + ranks_ - i) % ranks_;
     add_message(Message::Kind::send, to, contributions ? contribution_out(to) : result_out(),
-                share(contributions ? to : me_).frame_bytes());
+                contributions ? share(to).frame_bytes() : plan_.result_bytes(share(me_)));
     add_message(Message::Kind::receive, from, contributions ? contribution_in(from) : result_in(from),
-                share(contributions ? me_ : from).frame_bytes());
+                contributions ? share(me_).frame_bytes() : plan_.result_bytes(share(from)));
   }
   if (!round_.empty()) transport.post(round_, stream);
 }
@@ -123,6 +137,7 @@ void BucketExchange::check(FrameKind kind, Stream stream) const {
 }
 
 void BucketExchange::combine(Stream stream) {
+  const bool stays = plan_.operation == Operation::reduce_scatter;  // the sum, as it is
   for (const Slice& slice : share(me_).slices) {
     const PlannedParameter& parameter = parameters_[slice.parameter];
     for (std::size_t peer = 0; peer < ranks_; ++peer)
@@ -132,10 +147,10 @@ void BucketExchange::combine(Stream stream) {
                                       {.sources = sources_,
                                        .data = element(slice),
                                        .sender = sender_residual(slice),
-                                       .owner = owner_residual(slice),
+                                       .owner = stays ? Residual{} : owner_residual(slice),
                                        .count = slice.count,
                                        .divisor = divisor_,
-                                       .wire = payload(result_out()) + slice.wire_at,
+                                       .wire = stays ? nullptr : payload(result_out()) + slice.wire_at,
                                        .out = element(slice),
                                        .sender_noise = parameter.stochastic ? &own : nullptr,
                                        .owner_noise = parameter.stochastic ? &of_sum : nullptr},
@@ -162,26 +177,25 @@ void BucketExchange::sum(Stream stream) {
 
 void BucketExchange::decode(Stream stream) const {
   for (std::size_t owner = 0; owner < ranks_; ++owner) {
-    if (owner == me_) continue;
+    if (owner == me_ && plan_.contributes()) continue;  // combining has done it
+    std::byte* const frame = owner == me_ ? result_out() : result_in(owner);
     for (const Slice& slice : share(owner).slices)
       coders_[slice.parameter]->decode(
           parameters_[slice.parameter].type,
-          {.wire = payload(result_in(owner)) + slice.wire_at, .count = slice.count, .out = element(slice)}, stream);
+          {.wire = payload(frame) + slice.wire_at, .count = slice.count, .out = element(slice)}, stream);
   }
 }
 
 void BucketExchange::exchange(Transport& transport, Stream stream) {
   if (empty()) return;
-  post_round(transport, FrameKind::contribution, stream);
-  if (!two_shot()) {
-    sum(stream);
+  if (plan_.contributes()) {
+    post_round(transport, FrameKind::contribution, stream);
+    two_shot() ? combine(stream) : sum(stream);
     check(FrameKind::contribution, stream);
-    return;
+    if (!two_shot()) return;
   }
-  combine(stream);
-  check(FrameKind::contribution, stream);
   post_round(transport, FrameKind::result, stream);
-  decode(stream);
+  if (plan_.operation != Operation::reduce_scatter) decode(stream);
   check(FrameKind::result, stream);
 }
 
@@ -191,8 +205,8 @@ Statistics BucketExchange::statistics() const {
   statistics.sent_bytes = plan_.wire_bytes(place_.rank);
   for (std::size_t peer = 0; peer < ranks_; ++peer) {
     if (peer == me_) continue;
-    statistics.received_bytes += share(me_).frame_bytes();
-    if (two_shot()) statistics.received_bytes += share(peer).frame_bytes();
+    if (plan_.contributes()) statistics.received_bytes += share(me_).frame_bytes();
+    if (two_shot()) statistics.received_bytes += plan_.result_bytes(share(peer));
   }
   return statistics;
 }

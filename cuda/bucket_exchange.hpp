@@ -15,7 +15,7 @@
 
 namespace tightwire::cuda::detail {
 
-/// The all-reduce of one bucket on a device, as tightwire::BlockReduction is on the host: the same plan, of a single
+/// The operation of one bucket on a device, as tightwire::BlockReduction is on the host: the same plan, of a single
 /// chunk, the same jobs for coders, the same headers. What is a state machine there is the order of a stream here.
 class BucketExchange {
  public:
@@ -32,9 +32,18 @@ class BucketExchange {
   /// Memory for frames in bytes.
   static std::size_t frame_bytes(const BucketPlan& plan, int ranks);
 
-  /// Our contributions -> frames. The input stays until `exchange`; buffers and residuals longer.
-  void encode(const ReductionInput& input, Stream stream);
-  /// Frames -> the sum in our buffers, with all the rounds that takes.
+  /// Our contributions, or our shard, -> frames. The input stays until `exchange`; buffers and residuals longer.
+  void encode(const ReductionInput& input, Stream stream) {
+    begin(input, stream);
+    encode(stream);
+  }
+  /// In two steps, between which work may be put on the stream that makes our contributions.
+  void begin(const ReductionInput& input, Stream stream);
+  void encode(Stream stream);
+  /// On the device, after `begin`: where elements of ours are counted that were not finite, and of which the
+  /// contributions hold nothing.
+  std::uint64_t* count_of_ours() const;
+  /// Frames -> the sum in our buffers, or all shards, with all the rounds that takes.
   void exchange(Transport& transport, Stream stream);
 
   /// Of one reduction: bytes and calls.

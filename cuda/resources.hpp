@@ -24,6 +24,21 @@ inline void require(cudaError_t status, const char* call, int rank) {
               "rank " + std::to_string(rank) + ": " + call + ": " + describe(status));
 }
 
+/// Throws Error(unsupported) that names the rank and the call while a stream is captured into a CUDA graph.
+inline void require_not_captured(cudaStream_t stream, int rank, const char* call, const char* why) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
+  if (asked == cudaErrorStreamCaptureImplicit) {  // the default stream, beside one that is captured
+    cudaGetLastError();
+    status = cudaStreamCaptureStatusActive;
+  } else {
+    require(asked, "cudaStreamIsCapturing", rank);
+  }
+  if (status != cudaStreamCaptureStatusNone)
+    throw Error(Errc::unsupported, "rank " + std::to_string(rank) + ": " + call +
+                                       ": the stream is captured into a CUDA graph, which cannot be replayed: " + why);
+}
+
 /// Whether this thread has a context, by CUDA's driver; true where that cannot be told.
 inline bool thread_has_context() {
   static const auto ask = [] {
@@ -62,7 +77,7 @@ class OfDevice {
   bool goes_back_ = false;
 };
 
-/// While it lives, calls of this thread do not spoil a graph that another thread captures.
+/// While it lives, calls of this thread spoil no graph that is captured from another stream, by this thread or another.
 class BesideCaptures {
  public:
   BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -71,7 +86,7 @@ class BesideCaptures {
   ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  ///< after the exchange, the one before
 };
 
 /// Whether a stream has come to its end, or to an error, by then.

@@ -4,11 +4,11 @@
 namespace tightwire::cuda {
 namespace {
 
-/// While it lives, the calling thread has the Session to itself.
+/// While it lives, the calling thread has the Session to itself, and works on its device.
 struct Turn {
   std::lock_guard<std::mutex> lock;
-  detail::OfDevice device;
   detail::BesideCaptures beside_captures;
+  detail::OfDevice device;
   template <class State>
   explicit Turn(State& state) : lock(state.mutex_), device(state.transport_->device(), state.transport_->rank()) {}
 };
@@ -32,6 +32,12 @@ ParameterId Session::add(std::string name, std::vector<std::int64_t> shape, Elem
   const Turn turn(*state_);
   return state_->add({.name = std::move(name), .shape = std::move(shape), .type = type});
 }
+ParameterId Session::add(std::string name, std::vector<std::int64_t> shape, ElementType type, Operation operation,
+                         int root) {
+  const Turn turn(*state_);
+  return state_->add(
+      {.name = std::move(name), .shape = std::move(shape), .type = type, .operation = operation, .root = root});
+}
 BucketId Session::add_bucket(std::span<const ParameterId> parameters) {
   const Turn turn(*state_);
   return state_->add_bucket(parameters);
@@ -47,6 +53,10 @@ Handle Session::start(BucketId id, std::span<void* const> data, Stream producer)
 void Session::all_reduce(std::span<void* const> data, Stream stream) {
   const Turn turn(*state_);
   state_->all_reduce(data, stream);
+}
+void Session::run(ParameterId id, void* data, Stream stream) {
+  const Turn turn(*state_);
+  state_->run(id, data, stream);
 }
 bool Session::commit() {
   const Turn turn(*state_);
@@ -99,5 +109,6 @@ std::vector<float> Session::owner_residual(BucketId id) {
 }
 std::string Session::description() const { return state_->description(); }
 std::string Session::transport() const { return state_->transport_->describe(); }
+std::uint64_t Session::staged_bytes() const noexcept { return state_->channel_ ? state_->channel_->staged_bytes() : 0; }
 
 }  // namespace tightwire::cuda

@@ -38,7 +38,7 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
   if (static_cast<std::size_t>(transport_->size()) > Coder::kMostSources)
     throw unsupported(std::to_string(transport_->size()) + " ranks, of which a kernel sums no more than " +
                       std::to_string(Coder::kMostSources));
-  planned_with_.plan.share_elements = std::numeric_limits<std::size_t>::max();
+  planned_with_.plan.share_elements = std::numeric_limits<std::size_t>::max() / 2;  // with room to be rounded up
 }
 
 Session::State::~State() {
@@ -58,8 +58,12 @@ void Session::State::give_up(const char* reason) noexcept {
   channel_->abort(reason);
   const TimePoint until = Clock::now() + options_.timeout;
   if (detail::ends_by(exchanges_->get(), until) && detail::ends_by(encodes_->get(), until)) return;
+  // To free any waits for the whole device.
   for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
-  host_->leave_memory();  // to free any waits for the whole device
+  for (OnDevice& bucket : on_device_)
+    if (bucket.drawn) bucket.drawn->leave_memory();
+  host_->leave_memory();
+  channel_->leave_memory();
 }
 
 void Session::State::require_open_for(const char* call) const {
@@ -76,26 +80,38 @@ BucketId Session::State::add_bucket(std::span<const ParameterId> parameters) {
 }
 
 void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
-  for (const BucketPart* part : {&bucket.chosen, &bucket.drawn, &bucket.matrices}) {
+  for (const BucketPart* part : {&bucket.chosen, &bucket.matrices}) {
     if (part->positions.empty()) continue;
     const Parameter& parameter = list_.parameters()[bucket.parameters[part->positions.front()]];
-    throw Error(Errc::unsupported, where() + "seal: \"" + parameter.name + "\" is " +
+    throw Error(Errc::unsupported, where() + "seal: \"" + parameter.name + "\" is sent as " +
                                        options_.policy.choose(parameter, options_.codec).spec() +
                                        ", which is not on devices");
   }
 }
 
-/// The codecs of the plan on the device, which must make the same bytes.
+/// What the device makes must be the plan's bytes.
+void Session::State::require_same(const Coder& coder, const PlannedParameter& planned) const {
+  if (coder.spec() == planned.coder->spec() && coder.block() == planned.coder->block() &&
+      coder.wire_bytes(planned.count) == planned.coder->wire_bytes(planned.count))
+    return;
+  throw bad("seal: for \"" + list_.parameters()[planned.number].name + "\" the plan has " + planned.coder->spec() +
+            ", the device " + coder.spec());
+}
 std::vector<std::shared_ptr<const Coder>> Session::State::coders(const Bucket& bucket) const {
   std::vector<std::shared_ptr<const Coder>> coders;
   for (const PlannedParameter& planned : bucket.planned) {
     const Parameter& parameter = list_.parameters()[planned.number];
     coders.push_back(make_(options_.policy.choose(parameter, options_.codec), planned.type));
-    const Coder& coder = *coders.back();
-    if (coder.spec() != planned.coder->spec() || coder.block() != planned.coder->block() ||
-        coder.wire_bytes(planned.count) != planned.coder->wire_bytes(planned.count))
-      throw bad("seal: for \"" + parameter.name + "\" the plan has " + planned.coder->spec() + ", the device " +
-                coder.spec());
+    require_same(*coders.back(), planned);
+  }
+  return coders;
+}
+/// Built-in ones: those of a user's own are known by the codec of a parameter, not by that of its values.
+std::vector<std::shared_ptr<const Coder>> Session::State::coders_of_drawn(const Bucket& bucket) const {
+  std::vector<std::shared_ptr<const Coder>> coders;
+  for (const PlannedParameter& planned : bucket.drawn_elements) {
+    coders.push_back(make_coder(planned.coder->spec()));
+    require_same(*coders.back(), planned);
   }
   return coders;
 }
@@ -124,29 +140,44 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   const int rank = transport_->rank(), ranks = transport_->size();
   residuals_ = detail::Memory(memory_.lay_out(options_.rollback), detail::Memory::Kind::device, rank);
   memory_.place(residuals_.data());
-  for (const Bucket& bucket : list_.buckets()) frame_bytes_ += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+  for (const Bucket& bucket : list_.buckets())
+    for (const BucketPlan* plan : {&bucket.plan, &bucket.random_plan})
+      frame_bytes_ += detail::BucketExchange::frame_bytes(*plan, ranks);
   detail::load_frame_kernels(rank);
+  detail::load_random_kernels(rank);
   frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
-  const std::size_t report_bytes = list_.buckets().size() * sizeof(detail::Report);
+  const std::size_t report_bytes = 2 * list_.buckets().size() * sizeof(detail::Report);
   reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);
   if (report_bytes != 0) std::memset(reports_.data(), 0, report_bytes);
   encodes_ = std::make_unique<detail::OwnStream>(rank);
   exchanges_ = std::make_unique<detail::OwnStream>(rank);
   std::byte* frames = frames_.data();
-  for (BucketId id = 0; id < list_.buckets().size(); ++id) {
-    const Bucket& bucket = list_.buckets()[id];
-    OnDevice& on_device = on_device_.emplace_back(rank);
-    const std::vector<std::shared_ptr<const Coder>> coders = this->coders(bucket);
-    for (const auto& coder : coders) coder->load();
-    on_device.exchange.emplace(
-        bucket.plan, bucket.planned, coders, FrameIdentity{fingerprint, 0, static_cast<std::uint32_t>(id)},
-        options_.average ? static_cast<float>(ranks) : 1.0f,
-        detail::BucketExchange::Place{rank, ranks, frames, reinterpret_cast<detail::Report*>(reports_.data()) + id});
-    frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
-    on_device.checked.resize(bucket.parameters.size());
-    on_device.name = "bucket " + std::to_string(id) + " (" + list_.parameters()[bucket.parameters.front()].name +
-                     (bucket.parameters.size() > 1 ? ", ...)" : ")");
-  }
+  for (BucketId id = 0; id < list_.buckets().size(); ++id) make_exchanges(id, fingerprint, frames);
+}
+
+/// So that none of their kernels is loaded while something runs.
+std::vector<std::shared_ptr<const Coder>> Session::State::loaded(std::vector<std::shared_ptr<const Coder>> coders) {
+  for (const auto& coder : coders) coder->load();
+  return coders;
+}
+
+void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames) {
+  const int rank = transport_->rank(), ranks = transport_->size();
+  const Bucket& bucket = list_.buckets()[id];
+  OnDevice& on_device = on_device_.emplace_back(rank);
+  const FrameIdentity identity{fingerprint, 0, static_cast<std::uint32_t>(id)};
+  const float divisor = options_.average ? static_cast<float>(ranks) : 1.0f;
+  auto* const reports = reinterpret_cast<detail::Report*>(reports_.data()) + 2 * id;
+  on_device.exchange.emplace(bucket.plan, bucket.planned, loaded(coders(bucket)), identity, divisor,
+                             detail::BucketExchange::Place{rank, ranks, frames, reports});
+  frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+  if (!bucket.planned_random.empty())
+    on_device.drawn.emplace(bucket, loaded(coders_of_drawn(bucket)), identity, divisor,
+                            detail::BucketExchange::Place{rank, ranks, frames, reports + 1});
+  frames += detail::BucketExchange::frame_bytes(bucket.random_plan, ranks);
+  on_device.checked.resize(bucket.parameters.size());
+  on_device.name = "bucket " + std::to_string(id) + " (" + list_.parameters()[bucket.parameters.front()].name +
+                   (bucket.parameters.size() > 1 ? ", ...)" : ")");
 }
 
 std::string Session::State::description() const {

@@ -21,18 +21,7 @@ void Session::State::require_idle(const char* call) {
       throw bad(std::string(call) + ": " + bucket.name + " was started and not waited for");
 }
 void Session::State::require_not_captured(const char* call, Stream stream) const {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t asked = cudaStreamIsCapturing(stream, &status);
-  if (asked == cudaErrorStreamCaptureImplicit) {  // the default stream, beside one that is captured
-    cudaGetLastError();
-    status = cudaStreamCaptureStatusActive;
-  } else {
-    detail::require(asked, "cudaStreamIsCapturing", transport_->rank());
-  }
-  if (status != cudaStreamCaptureStatusNone)
-    throw Error(Errc::unsupported, where() + call +
-                                       ": the stream is captured into a graph; steps differ in more than " +
-                                       "their data, and cannot be replayed");
+  detail::require_not_captured(stream, transport_->rank(), call, "steps differ in more than their data");
 }
 void Session::State::require_pointers(const char* call, const Bucket& bucket, OnDevice& on_device,
                                       std::span<void* const> data) {
@@ -61,11 +50,12 @@ void Session::State::check() {
 void Session::State::check(OnDevice& bucket) {
   closing([&] {
     channel_->check();
-    if (bucket.used && bucket.done.reached(transport_->rank())) check_report(bucket);
+    if (!bucket.used || !bucket.done.reached(transport_->rank())) return;
+    check_report(bucket, bucket.exchange->report());
+    if (bucket.drawn) check_report(bucket, bucket.drawn->report());
   });
 }
-void Session::State::check_report(OnDevice& bucket) {
-  const detail::Report& report = bucket.exchange->report();
+void Session::State::check_report(const OnDevice& bucket, const detail::Report& report) {
   if (report.refused == 0) return;
   try {
     frame::check(*host_, reinterpret_cast<const std::byte*>(&report.got), report.expected);
@@ -75,13 +65,31 @@ void Session::State::check_report(OnDevice& bucket) {
   throw Error(Errc::corrupt, where() + bucket.name + ": a frame was not what it had to be");
 }
 
+/// One buffer, of which every rank has a shard; its residual is of all shards, or of ours.
+void Session::State::open_shards(Bucket& bucket, const Residual& residual) const {
+  const bool all = bucket.plan.contributes();
+  for (std::size_t shard = 0; shard < bucket.planned.size(); ++shard) {
+    const PlannedParameter& planned = bucket.planned[shard];
+    bucket.blocks.pointers[shard] =
+        static_cast<std::byte*>(bucket.pointers.front()) + planned.first * element_bytes(planned.type);
+    const bool ours = shard == static_cast<std::size_t>(transport_->rank());
+    bucket.blocks.senders[shard] = all ? advanced(residual, planned.first) : ours ? residual : Residual{};
+  }
+}
+
 /// Where residuals are in this step, and pointers in the places that the exchange looks at.
-ReductionInput Session::State::open(Bucket& bucket) {
-  BucketPart& part = bucket.blocks;
-  for (std::size_t i = 0; i < part.positions.size(); ++i) {
-    const ParameterMemory& memory = parameter_memory_[bucket.parameters[part.positions[i]]];
-    part.pointers[i] = bucket.pointers[part.positions[i]];
-    part.senders[i] = memory.residual == ParameterMemory::kNone ? Residual{} : memory_.open(memory.residual);
+ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
+  const auto residual_of = [&](std::size_t position) {
+    const ParameterMemory& memory = parameter_memory_[bucket.parameters[position]];
+    return memory.residual == ParameterMemory::kNone ? Residual{} : memory_.open(memory.residual);
+  };
+  if (bucket.sharded()) {
+    open_shards(bucket, residual_of(0));
+  } else {
+    for (std::size_t i = 0; i < part.positions.size(); ++i) {
+      part.pointers[i] = bucket.pointers[part.positions[i]];
+      part.senders[i] = residual_of(part.positions[i]);
+    }
   }
   return {.data = part.pointers,
           .senders = part.senders,
@@ -93,27 +101,38 @@ ReductionInput Session::State::open(Bucket& bucket) {
           .committed = committed_};
 }
 
+void Session::State::run(ParameterId id, void* data, Stream stream) {
+  require_sealed("run");
+  if (id >= list_.parameters().size()) throw bad("run: there is no parameter " + std::to_string(id));
+  const BucketId bucket = list_.bucket_of(id);
+  wait(bucket, start(bucket, {&data, 1}, stream), stream);
+}
+
 std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, Stream producer) {
   require_sealed("start");
+  require_not_captured("start", producer);
   known(id);
   Bucket& bucket = list_.buckets()[id];
   OnDevice& on_device = on_device_[id];
   check(on_device);
   if (on_device.stage == Stage::encoded || !on_device.waited) throw bad("start: " + on_device.name + " is under way");
   require_pointers("start", bucket, on_device, data);
-  require_not_captured("start", producer);
   std::copy(data.begin(), data.end(), bucket.pointers.begin());
   return closing([&] {
     const int rank = transport_->rank();
     on_device.ready.record(producer, rank);
     on_device.ready.wait(encodes_->get(), rank);
     if (on_device.used) on_device.done.wait(encodes_->get(), rank);  // frames and residuals of the last time
-    on_device.exchange->encode(open(bucket), encodes_->get());
+    on_device.exchange->encode(open(bucket, bucket.blocks), encodes_->get());
+    if (on_device.drawn) on_device.drawn->encode(open(bucket, bucket.drawn), encodes_->get());
     on_device.encoded.record(encodes_->get(), rank);
     on_device.stage = Stage::encoded;
     on_device.waited = false;
     const std::uint32_t sequence = bucket.sequence++;
-    total_ += on_device.exchange->statistics();
+    Statistics statistics = on_device.exchange->statistics();
+    if (on_device.drawn) statistics += on_device.drawn->statistics();
+    statistics.calls = 1;
+    total_ += statistics;
     ++step_calls_;
     issue();
     return sequence;
@@ -127,6 +146,7 @@ void Session::State::issue() {
     OnDevice& bucket = on_device_[next_];
     bucket.encoded.wait(exchanges_->get(), rank);
     bucket.exchange->exchange(*channel_, exchanges_->get());
+    if (bucket.drawn) bucket.drawn->exchange(*channel_, exchanges_->get());
     bucket.done.record(exchanges_->get(), rank);
     bucket.stage = Stage::exchanged;
     bucket.used = true;
@@ -150,6 +170,7 @@ void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
 
 void Session::State::all_reduce(std::span<void* const> data, Stream stream) {
   require_sealed("all_reduce");
+  require_not_captured("all_reduce", stream);
   if (data.size() != list_.parameters().size())
     throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " +
               std::to_string(list_.parameters().size()) + " parameters");
@@ -194,7 +215,7 @@ void Session::State::synchronize() {
 std::uint64_t Session::State::take_nonfinite() {
   std::uint64_t sum = 0;
   for (OnDevice& bucket : on_device_) {
-    const std::uint64_t seen = bucket.exchange->report().nonfinite;
+    const std::uint64_t seen = bucket.nonfinite();
     sum += seen - std::exchange(bucket.nonfinite_seen, seen);
   }
   step_nonfinite_ += sum;

@@ -17,6 +17,7 @@
 
 #include "bucket_exchange.hpp"
 #include "host_messages.hpp"
+#include "random_exchange.hpp"
 #include "resources.hpp"
 
 namespace tightwire::cuda {
@@ -33,6 +34,7 @@ class Session::State {
   std::uint32_t start(BucketId id, std::span<void* const> data, Stream producer);
   void wait(BucketId id, std::uint32_t sequence, Stream stream);
   void all_reduce(std::span<void* const> data, Stream stream);
+  void run(ParameterId id, void* data, Stream stream);
   bool commit();
   void rollback();
   void synchronize();
@@ -55,19 +57,22 @@ class Session::State {
   std::size_t frame_bytes_ = 0;
   std::uint64_t steps_ = 0;
   Statistics total_;
+  std::shared_ptr<Transport> channel_;
 
  private:
   /// How far a reduction of a bucket is put on streams.
   enum class Stage { idle, encoded, exchanged };
   struct OnDevice {
     std::optional<detail::BucketExchange> exchange;
+    std::optional<detail::RandomExchange> drawn;  ///< of elements that are drawn; exchanged second
     detail::Event ready, encoded, done;
     Stage stage = Stage::idle;
     bool waited = true;                ///< some stream waits for its end
     bool used = false;                 ///< `done` stands for a reduction
-    std::uint64_t nonfinite_seen = 0;  ///< of the report
+    std::uint64_t nonfinite_seen = 0;  ///< of the reports
     std::string name;
     std::vector<const void*> checked;  ///< pointers that are known to be of the device, by parameter
+    std::uint64_t nonfinite() const { return exchange->report().nonfinite + (drawn ? drawn->report().nonfinite : 0); }
     explicit OnDevice(int rank) : ready(rank), encoded(rank), done(rank) {}
   };
   using Clock = tightwire::Clock;
@@ -80,12 +85,17 @@ class Session::State {
   void require_not_captured(const char* call, Stream stream) const;
   void refuse_what_is_for_hosts(const Bucket& bucket) const;
   std::vector<std::shared_ptr<const Coder>> coders(const Bucket& bucket) const;
+  std::vector<std::shared_ptr<const Coder>> coders_of_drawn(const Bucket& bucket) const;
+  static std::vector<std::shared_ptr<const Coder>> loaded(std::vector<std::shared_ptr<const Coder>> coders);
+  void require_same(const Coder& coder, const PlannedParameter& planned) const;
+  void make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames);
   void prepare(std::uint64_t fingerprint);
-  ReductionInput open(Bucket& bucket);
+  ReductionInput open(Bucket& bucket, BucketPart& part);
+  void open_shards(Bucket& bucket, const Residual& residual) const;
   void issue();
   void check();
   void check(OnDevice& bucket);
-  void check_report(OnDevice& bucket);
+  void check_report(const OnDevice& bucket, const detail::Report& report);
   std::uint64_t take_nonfinite();
   void end_step(bool keep);
   std::vector<float> copy_of(ErrorMemory::Region region);
@@ -115,8 +125,6 @@ class Session::State {
   std::exception_ptr failure_;
   BucketId next_ = 0;  ///< bucket to be exchanged
   bool sealed_ = false;
-
-  std::shared_ptr<Transport> channel_;
   std::unique_ptr<detail::HostMessages> host_;
   std::unique_ptr<detail::OwnStream> encodes_, exchanges_;
   detail::Memory residuals_, frames_, reports_;

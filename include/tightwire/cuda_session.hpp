@@ -23,7 +23,8 @@ class Handle {
  public:
   /// Work that is put on the stream from now on comes after the reduction. Does not block the host. May be called for
   /// several streams, until the bucket is started again. Throws Error(invalid_argument) after that, and for a bucket
-  /// that waits for one of a lower number, which was not started; and what closed the Session.
+  /// that waits for one of a lower number, which was not started; Error(unsupported) while the stream is captured into
+  /// a CUDA graph; and what closed the Session.
   void wait(Stream stream);
 
  private:
@@ -57,8 +58,8 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// it, except that one may wait for handles while another one starts further buckets. Errors of the device and of peers
 /// are found late: by the first call after they happened, by `synchronize` at the latest. They close the Session.
 ///
-/// Not on devices: top-k, random-k, PowerSgd, momentum correction, hierarchies, operations other than all_reduce,
-/// capture into a CUDA graph (steps differ in more than their data). Asking for them throws Error(unsupported).
+/// Not on devices: top-k, PowerSgd, momentum correction, hierarchies, and capture into a CUDA graph (steps
+/// differ in more than their data). Asking for them throws Error(unsupported).
 class Session {
  public:
   /// Works on the transport's device. Throws Error(invalid_argument) without a transport or for options that make no
@@ -72,6 +73,10 @@ class Session {
 
   /// As in tightwire::Session.
   ParameterId add(std::string name, std::vector<std::int64_t> shape, ElementType type = ElementType::f32);
+  /// As in tightwire::Session: a buffer for reduce_scatter, all_gather or broadcast, with a bucket of its own, whose
+  /// turn comes in the order of numbers as that of any other.
+  ParameterId add(std::string name, std::vector<std::int64_t> shape, ElementType type, Operation operation,
+                  int root = 0);
   /// As in tightwire::Session. Buckets are exchanged in the order of their numbers: those that are ready first come
   /// first.
   BucketId add_bucket(std::span<const ParameterId> parameters);
@@ -84,6 +89,8 @@ class Session {
   /// Error(invalid_argument) for a null pointer, one to memory of the host, a wrong number of pointers, a bucket that
   /// is under way, Error(unsupported) while `producer` is captured.
   Handle start(BucketId id, std::span<void* const> data, Stream producer);
+  /// Starts the bucket of a parameter that has one of its own, and lets the stream wait for it.
+  void run(ParameterId id, void* data, Stream stream);
   /// Starts all buckets, and lets the stream wait for them: one pointer per parameter, in order of addition.
   void all_reduce(std::span<void* const> data, Stream stream);
 
@@ -123,8 +130,10 @@ class Session {
 
   /// What is in force, as in tightwire::Session.
   std::string description() const;
-  /// The transport's.
+  /// The transport's: whether bytes go from device to device, or are staged through pinned memory of the host.
   std::string transport() const;
+  /// Bytes that rounds so far have put through memory of the host, those of `seal` among them; 0 where none do.
+  std::uint64_t staged_bytes() const noexcept;
 
  private:
   friend class Handle;

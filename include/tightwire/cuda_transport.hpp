@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,6 +42,19 @@ class Transport {
   virtual void check() = 0;
   /// Gives up: rounds that are under way end, with nothing of use in their memory.
   virtual void abort(std::string_view reason) noexcept = 0;
+  /// Memory of its own is not freed when it ends, for a device that does not come to the end of its rounds.
+  virtual void leave_memory() noexcept {}
+
+  /// Bytes that rounds so far have put through memory of the host, sent and received.
+  virtual std::uint64_t staged_bytes() const noexcept { return 0; }
 };
+
+/// Rounds between devices over a transport of the host's (UCX, MPI, ranks of one process): what is sent is copied to
+/// pinned memory, and what came is copied from there. A Session on it copies encoded frames, never gradients. Works on
+/// the current device. Collective. Neither `Session::start` nor `Handle::wait` waits for it: a thread of the transport
+/// drives the host's, and streams wait for a number in pinned memory. Rounds that hang, lost ranks and damaged bytes
+/// close it, and let go streams that wait. Throws Error(unsupported) on every rank if one has no device for it.
+std::shared_ptr<Transport> staged(std::shared_ptr<tightwire::Transport> host,
+                                  std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
 }  // namespace tightwire::cuda

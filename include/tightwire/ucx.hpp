@@ -28,5 +28,8 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& opt
 /// The UCX version linked and the transports it has here, for `tightwire info`.
 std::string version();
 std::string available_transports();
+/// Whether UCX here was built with CUDA and can move memory of its devices. Its transport moves memory of the host all
+/// the same: see cuda::staged.
+bool knows_cuda_memory();
 
 }  // namespace tightwire::ucx

@@ -3,6 +3,10 @@
 #include <barrier>
 #include <thread>
 
+#include <tightwire/codec.hpp>
+#include <tightwire/core_codecs.hpp>
+
+#include "capture.hpp"
 #include "cuda_emulation/runtime/memory.hpp"
 #include "cuda_emulation/runtime/stream.hpp"
 #include "device_steps.hpp"
@@ -53,22 +57,15 @@ void expect_refused(Errc code, const std::string& words, const std::function<voi
     EXPECT_TRUE(contains(error.what(), words)) << error.what();
   }
 }
-/// That a stream is captured, for as long as this lives.
-struct Captured {
-  explicit Captured(cudaStream_t stream) { cuda_emulation::options().captured = stream; }
-  ~Captured() { cuda_emulation::options().captured = nullptr; }
-};
-
 TEST(CudaSessionAmongOthers, AStreamThatIsCapturedIsRefusedAndTheSessionGoesOn) {
   Trainer trainer(alone());
   const TestStream stream;
   const auto pointers = trainer.gradients.pointers();
   cuda::Session& session = *trainer.session;
   {
-    const Captured captured(stream);
+    const Capture capture(stream);
     expect_refused(Errc::unsupported, "start: the stream is captured", [&] { session.start(0, pointers, stream); });
     expect_refused(Errc::unsupported, "the stream is captured", [&] { session.all_reduce(pointers, stream); });
-    expect_refused(Errc::unsupported, "the stream is captured", [&] { session.all_reduce(pointers, nullptr); });
     cuda::Handle handle = session.start(0, pointers, trainer.stream);
     expect_refused(Errc::unsupported, "wait: the stream is captured", [&] { handle.wait(stream); });
     handle.wait(trainer.stream);
@@ -77,14 +74,30 @@ TEST(CudaSessionAmongOthers, AStreamThatIsCapturedIsRefusedAndTheSessionGoesOn) 
   session.synchronize();
 }
 
-/// In the mode in which CUDA minds the calls of all threads.
+/// The default stream would wait for it.
+TEST(CudaSessionAmongOthers, TheDefaultStreamIsRefusedBesideACaptureThatItWaitsFor) {
+  Trainer trainer(alone());
+  cudaStream_t stream = nullptr;
+  must(cudaStreamCreate(&stream));
+  {
+    const Capture capture(stream);
+    expect_refused(Errc::unsupported, "all_reduce: the stream is captured",
+                   [&] { trainer.session->all_reduce(trainer.gradients.pointers(), nullptr); });
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+    trainer.step();
+  }
+  trainer.session->all_reduce(trainer.gradients.pointers(), nullptr);
+  trainer.session->synchronize();
+  cudaStreamDestroy(stream);
+}
+
 TEST(CudaSessionAmongOthers, NoCallSpoilsWhatAnotherThreadCaptures) {
   const auto transport = alone();
   Trainer trainer(transport);
   const TestStream stream;
   auto another = open_device_session(transport, trainer.model, two_shot());
   {
-    const Captured captured(stream);
+    const Capture capture(stream);
     for (int step = 0; step < 3; ++step) trainer.step();
     trainer.session->synchronize();
     trainer.session->save();
@@ -112,7 +125,8 @@ TEST(CudaSessionAmongOthers, AThreadWithoutADeviceGetsNoContextOnAnother) {
 
 /// A kernel that is loaded at its first launch may wait for a round that is under way.
 TEST(CudaSessionAmongOthers, AllKernelsAreLoadedWhenASessionIsSealed) {
-  const Model model = small_model();
+  Model model = small_model();
+  model.push_back({"drawn", {300}, ElementType::f32, parse_codec("randomk:ratio=0.1+int8")});
   std::barrier together(2);
   run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
     Trainer trainer(transport, model);

@@ -23,20 +23,32 @@ inline void must(cudaError_t status) {
 
 class CudaSession : public OnDevice {};
 
+/// How ranks come from a transport of the host's to one between devices.
+using Join = std::function<std::shared_ptr<cuda::Transport>(const std::shared_ptr<Transport>& host)>;
+inline std::shared_ptr<cuda::Transport> by_nccl(const std::shared_ptr<Transport>& host) {
+  return join_devices(*host, std::chrono::seconds(20));
+}
+inline std::shared_ptr<cuda::Transport> by_staging(const std::shared_ptr<Transport>& host) {
+  return cuda::staged(host, std::chrono::seconds(20));
+}
+
 /// Ranks as threads, each with a device of its own.
 using DeviceBody = std::function<void(const std::shared_ptr<cuda::Transport>&)>;
-inline std::vector<Outcome> run_each_device(int ranks, const DeviceBody& body,
-                                            std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  prepare_devices(ranks);
-  std::vector<Outcome> outcomes = run_each(local::make(ranks), [&](const std::shared_ptr<Transport>& host) {
+inline std::vector<Outcome> run_each_device(const Transports& hosts, const DeviceBody& body,
+                                            const Join& join = by_nccl) {
+  prepare_devices(static_cast<int>(hosts.size()));
+  std::vector<Outcome> outcomes = run_each(hosts, [&](const std::shared_ptr<Transport>& host) {
     must(cudaSetDevice(host->rank()));
-    body(join_devices(*host, timeout));
+    body(join(host));
   });
   expect_nothing_left();
   return outcomes;
 }
-inline void run_all_devices(int ranks, const DeviceBody& body) {
-  const std::vector<Outcome> outcomes = run_each_device(ranks, body);
+inline std::vector<Outcome> run_each_device(int ranks, const DeviceBody& body, const Join& join = by_nccl) {
+  return run_each_device(local::make(ranks), body, join);
+}
+inline void run_all_devices(int ranks, const DeviceBody& body, const Join& join = by_nccl) {
+  const std::vector<Outcome> outcomes = run_each_device(ranks, body, join);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank)
     EXPECT_FALSE(outcomes[rank].error) << "rank " << rank << ": " << outcomes[rank].message << "; " << last_words();
 }

@@ -12,28 +12,32 @@ inline void reduce_at_once(cuda::Session& session, DeviceGradients& gradients, c
 
 /// What `Steps::run` makes, by Sessions on devices.
 inline std::vector<std::vector<std::byte>> run_on_devices(const Steps& steps, int ranks,
-                                                          const DeviceReduce& reduce = reduce_at_once) {
+                                                          const DeviceReduce& reduce = reduce_at_once,
+                                                          const Join& join = by_nccl) {
   std::vector<std::vector<std::byte>> results(static_cast<std::size_t>(ranks));
   SessionOptions options = steps.options;
   options.plan.share_elements = 0;
-  run_all_devices(ranks, [&](const std::shared_ptr<cuda::Transport>& transport) {
-    const auto session = sealed_device_session(transport, steps.model, options);
-    Gradients gradients(steps.model);
-    DeviceGradients on_device(steps.model);
-    const TestStream stream;
-    for (int step = 0; step < steps.steps; ++step) {
-      gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
-      on_device.upload(gradients, stream);
-      reduce(*session, on_device, stream);
-      EXPECT_TRUE(session->commit());
-      on_device.download(gradients, stream);
-      EXPECT_TRUE(gradients.guards_intact());
-      const std::vector<std::byte> bytes = gradients.bytes();
-      auto& result = results[static_cast<std::size_t>(transport->rank())];
-      result.insert(result.end(), bytes.begin(), bytes.end());
-    }
-    session->synchronize();
-  });
+  run_all_devices(
+      ranks,
+      [&](const std::shared_ptr<cuda::Transport>& transport) {
+        const auto session = sealed_device_session(transport, steps.model, options);
+        Gradients gradients(steps.model);
+        DeviceGradients on_device(steps.model);
+        const TestStream stream;
+        for (int step = 0; step < steps.steps; ++step) {
+          gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
+          on_device.upload(gradients, stream);
+          reduce(*session, on_device, stream);
+          EXPECT_TRUE(session->commit());
+          on_device.download(gradients, stream);
+          EXPECT_TRUE(gradients.guards_intact());
+          const std::vector<std::byte> bytes = gradients.bytes();
+          auto& result = results[static_cast<std::size_t>(transport->rank())];
+          result.insert(result.end(), bytes.begin(), bytes.end());
+        }
+        session->synchronize();
+      },
+      join);
   return results;
 }
 

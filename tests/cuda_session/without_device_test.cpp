@@ -7,6 +7,7 @@
 #include <tightwire/nccl.hpp>
 
 #include "cuda/execution.hpp"
+#include "unit/support/ranks.hpp"
 
 namespace tightwire::testing {
 namespace {
@@ -31,6 +32,12 @@ TEST(NcclItself, ARankWithoutADeviceSaysSo) {
     EXPECT_EQ(error.code(), Errc::unsupported);
     EXPECT_NE(std::string(error.what()).find("rank 0 cannot use NCCL: "), std::string::npos) << error.what();
   }
+}
+
+TEST(StagedItself, ARankWithoutADeviceSaysSo) {
+  if (cuda::devices().count > 0) GTEST_SKIP() << "there is a device";
+  if (must_run_here()) FAIL() << why_not_here();
+  EXPECT_ERROR(cuda::staged(local::make(1)[0]), Errc::unsupported, "rank 0: cudaGetDevice");
 }
 
 }  // namespace

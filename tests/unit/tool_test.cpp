@@ -97,6 +97,11 @@ TEST(ToolInfo, TellsWhatDevicesThereAreWhereCudaIsBuilt) {
   const std::string note = cuda.at("note");
   EXPECT_NE(note.find("device"), std::string::npos) << note;
   EXPECT_EQ(cuda.at("count").get<int>() == 0, note.rfind("no ", 0) == 0) << note;
+  const std::string staged = cuda.at("staged");
+  EXPECT_NE(staged.find("through pinned host memory"), std::string::npos) << staged;
+  if (!all.at("components").at("ucx").at("built").get<bool>()) return;
+  const bool knows = all.at("transports").at("ucx").at("cuda_memory");
+  EXPECT_NE(staged.find(knows ? "knows CUDA memory, unused" : "without CUDA"), std::string::npos) << staged;
 }
 
 /// Its version, or why it cannot be loaded.

@@ -33,6 +33,13 @@ std::string level_note() {
   return setting + " is not possible here and has no effect";
 }
 
+/// How gradients on devices go over a transport of the host's.
+std::string staging_note(const std::optional<UcxState>& ucx) {
+  std::string note = "through pinned host memory, over any transport but nccl";
+  if (ucx) note += ucx->knows_cuda_memory ? "; UCX here knows CUDA memory, unused" : "; UCX here is without CUDA";
+  return note;
+}
+
 }  // namespace
 
 Description describe() {
@@ -71,6 +78,7 @@ std::string as_text(const Description& description) {
   if (description.cuda) {
     text << "devices\n";
     line("  cuda", description.cuda->note);
+    line("  staged", staging_note(description.ucx));
   }
   text << "codecs" << std::setw(22) << ' ' << "bits per element   relative error on Gaussian data\n";
   line("  exact", "              as the buffer      0");
@@ -92,7 +100,9 @@ std::string as_json(const Description& description) {
     json["components"][std::string(part.name)] = {{"built", part.built}, {"note", part.note}};
   json["transports"]["local"] = nlohmann::ordered_json::object();
   if (description.ucx)
-    json["transports"]["ucx"] = {{"version", description.ucx->version}, {"transports", description.ucx->transports}};
+    json["transports"]["ucx"] = {{"version", description.ucx->version},
+                                 {"transports", description.ucx->transports},
+                                 {"cuda_memory", description.ucx->knows_cuda_memory}};
   if (!description.ucx_error.empty()) json["transports"]["ucx"] = {{"error", description.ucx_error}};
   if (const auto& nccl = description.nccl) {
     if (nccl->error.empty())
@@ -102,7 +112,9 @@ std::string as_json(const Description& description) {
   }
   json["devices"] = nlohmann::ordered_json::object();
   if (description.cuda)
-    json["devices"]["cuda"] = {{"count", description.cuda->devices}, {"note", description.cuda->note}};
+    json["devices"]["cuda"] = {{"count", description.cuda->devices},
+                               {"note", description.cuda->note},
+                               {"staged", staging_note(description.ucx)}};
   json["codecs"] = nlohmann::ordered_json::array({{{"spec", "exact"}, {"relative_error", 0}}});
   for (const CodecState& codec : description.codecs)
     json["codecs"].push_back(

@@ -12,6 +12,7 @@ namespace tightwire::tool {
 struct UcxState {
   std::string version;
   std::string transports;
+  bool knows_cuda_memory = false;
 };
 
 /// Joins the job by the transport that this copy has. Throws Error(unsupported) where it has none between processes.

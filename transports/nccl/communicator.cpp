@@ -172,6 +172,11 @@ void Communicator::put(std::span<const Message> round, cuda::Stream stream) {
 
 void Communicator::post(std::span<const Message> round, cuda::Stream stream) {
   const std::lock_guard turn(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    require_open();
+  }
+  cuda::detail::require_not_captured(stream, rank(), "a round", "rounds are watched over");
   try {
     const cuda::detail::OfDevice current(device(), rank());
     begin();

@@ -157,6 +157,16 @@ void require_available(const Options& options) {
   });
 }
 
+bool knows_cuda_memory() {
+  const LogCapture capture;
+  const Context context({.transports = "all", .devices = "all"}, 1);
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (const ucs_status_t status = ucp_context_query(context.get(), &attributes); status != UCS_OK)
+    throw Error(Errc::transport, std::string("ucx: ucp_context_query: ") + ucs_status_string(status));
+  return (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
 std::string available_transports() {
   const LogCapture capture;
   return transport_names(all_resources());

@@ -10,8 +10,9 @@ namespace cuda_emulation {
 cudaError_t noted(cudaError_t error);
 /// The same, with a report that says why.
 cudaError_t refused(cudaError_t error, const std::string& why);
+/// Whether a call that may not be made beside a capture, unless the thread says that it may, is made beside one.
+bool spoils_capture();
+cudaError_t capture_spoiled(const char* call);
 cudaError_t taken_last_error(bool and_forget);
-/// What a call returns that may not be made while a stream is captured, unless the thread has said that it may.
-cudaError_t unless_captured(cudaError_t error);
 
 }  // namespace cuda_emulation

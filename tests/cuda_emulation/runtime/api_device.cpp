@@ -43,19 +43,6 @@ cudaError_t cudaSetDevice(int device) {
   set_current_device(device);
   return noted(cudaSuccess);
 }
-/// Of the driver there is what tells whether a thread has a context.
-static int current_context(void** context) {
-  static int some_context = 0;
-  *context = thread_has_context() ? &some_context : nullptr;
-  return 0;
-}
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
-                                             enum cudaDriverEntryPointQueryResult* found) {
-  const bool known = std::string(symbol) == "cuCtxGetCurrent";
-  *function = known ? reinterpret_cast<void*>(&current_context) : nullptr;
-  if (found != nullptr) *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  return noted(cudaSuccess);
-}
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return noted(cudaSuccess);

@@ -14,7 +14,7 @@ using namespace cuda_emulation;
 namespace {
 
 cudaError_t allocated(void** memory, std::size_t bytes, MemoryKind kind) {
-  if (const cudaError_t error = unless_captured(cudaSuccess); error != cudaSuccess) return error;
+  if (spoils_capture()) return capture_spoiled("taking memory");
   *memory = bytes != 0 ? allocate(bytes, kind) : nullptr;
   return noted(*memory != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -48,7 +48,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocated(
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return cudaMallocHost(memory, bytes); }
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return noted(cudaSuccess);
-  if (const cudaError_t error = unless_captured(cudaSuccess); error != cudaSuccess) return error;
+  if (spoils_capture()) return capture_spoiled("cudaFree");
   synchronize_device();
   return noted(release(memory) ? cudaSuccess : cudaErrorInvalidValue);
 }

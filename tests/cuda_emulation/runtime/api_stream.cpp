@@ -5,21 +5,11 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <utility>
 
 #include "api.hpp"
 #include "stream.hpp"
 
 using namespace cuda_emulation;
-
-namespace {
-thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-}
-
-cudaError_t cuda_emulation::unless_captured(cudaError_t error) {
-  if (options().captured == nullptr || capture_mode == cudaStreamCaptureModeRelaxed) return noted(error);
-  return refused(cudaErrorStreamCaptureUnsupported, "a call that spoils the graph which a stream is captured into");
-}
 
 /// Each record is one of its own: what waits for one is not let go by a later one that another stream reaches first.
 struct CUevent_st {
@@ -54,20 +44,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 /// Waits for nothing: what was put on it is still done.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return noted(cudaSuccess); }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return noted(synchronize(stream)); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (is_capturing(stream)) return refused(cudaErrorStreamCaptureUnsupported, "a captured stream is waited for");
+  return noted(synchronize(stream));
+}
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return unless_captured(idle(stream) ? cudaSuccess : cudaErrorNotReady);
-}
-/// Of graphs only what stands in their way is modelled.
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
-  if (stream == nullptr && options().captured != nullptr) return noted(cudaErrorStreamCaptureImplicit);
-  *status =
-      stream != nullptr && stream == options().captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return noted(cudaSuccess);
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
-  std::swap(capture_mode, *mode);
-  return noted(cudaSuccess);
+  if (is_capturing(stream) || spoils_capture()) return capture_spoiled("cudaStreamQuery");
+  return noted(idle(stream) ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   enqueue(stream, "a host function", [=] {
@@ -94,7 +77,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return noted(cudaSuccess);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (stream != nullptr && stream == options().captured) return noted(cudaErrorStreamCaptureIsolation);
+  if (is_capturing(stream))
+    return refused(cudaErrorStreamCaptureIsolation, "a captured stream waits for an event from outside");
   enqueue(stream, "a wait for an event", [record = event->latest()] { return !record || record->reached; });
   return noted(cudaSuccess);
 }
@@ -102,7 +86,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return noted(wait_until([=] { return event->done(); }, "cudaEventSynchronize"));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return unless_captured(event->done() ? cudaSuccess : cudaErrorNotReady);
+  if (spoils_capture()) return capture_spoiled("cudaEventQuery");
+  return noted(event->done() ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   if (!from->latest() || !to->latest()) return noted(cudaErrorInvalidResourceHandle);

@@ -18,8 +18,6 @@ struct Options {
   std::uint64_t queue = 0;  ///< not 0: how much a stream takes before calls that put work on it wait, as on a device
   bool only_loaded_kernels = false;  ///< from now on none is loaded, by a launch or by asking about it
   bool fail_memset = false;          ///< cudaMemset returns an error
-  /// Is being captured into a graph, in the mode that minds what all threads do.
-  cudaStream_t captured = nullptr;
 };
 Options& options();
 

@@ -1,5 +1,6 @@
 #include "stream.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -22,10 +23,14 @@ struct Work {
 
 }  // namespace
 
+struct CUgraph_st {
+  std::vector<Work> work;
+};
 struct CUstream_st {
   int device = 0;
   bool waits_for_null_stream = true;
   std::deque<Work> pending;
+  std::unique_ptr<CUgraph_st> capture;  ///< where work goes in place of `pending`
   std::atomic<std::uint64_t> enqueued = 0, done = 0;
 };
 
@@ -39,6 +44,7 @@ struct Device {
   std::uint64_t random = 1;
 };
 std::atomic<std::uint64_t> progress = 0;
+std::atomic<int> captures = 0;
 thread_local int device_of_thread = 0;
 thread_local bool chose_device = false;
 std::atomic<std::uint64_t> contexts_made = 0;
@@ -119,6 +125,10 @@ void enqueue(cudaStream_t where, std::string name, std::function<bool()> run) {
   Device& device = device_at(stream.device);
   const std::lock_guard lock(device.mutex);
   Work work{std::move(name), std::move(run), {}};
+  if (stream.capture) {
+    stream.capture->work.push_back(std::move(work));
+    return;
+  }
   if (&stream == &device.null) {
     for (const auto& other : device.streams)
       if (other->waits_for_null_stream) work.after.emplace_back(other.get(), other->enqueued.load());
@@ -176,6 +186,32 @@ bool idle(cudaStream_t where) {
   const CUstream_st& stream = resolve(where);
   return stream.done >= stream.enqueued;
 }
+
+bool is_capturing(cudaStream_t where) { return resolve(where).capture != nullptr; }
+bool any_capture() { return captures != 0; }
+bool captures_beside_null_stream() {
+  Device& device = device_at(device_of_thread);
+  const std::lock_guard lock(device.mutex);
+  return std::any_of(device.streams.begin(), device.streams.end(),
+                     [](const auto& stream) { return stream->capture && stream->waits_for_null_stream; });
+}
+void begin_capture(cudaStream_t where) {
+  CUstream_st& stream = resolve(where);
+  const std::lock_guard lock(device_at(stream.device).mutex);
+  stream.capture = std::make_unique<CUgraph_st>();
+  ++captures;
+}
+CUgraph_st* end_capture(cudaStream_t where) {
+  CUstream_st& stream = resolve(where);
+  const std::lock_guard lock(device_at(stream.device).mutex);
+  --captures;
+  return stream.capture.release();
+}
+void launch_graph(const CUgraph_st& graph, cudaStream_t where) {
+  for (const Work& work : graph.work) enqueue(where, work.name + " of a graph", work.run);
+}
+std::size_t works_of(const CUgraph_st& graph) { return graph.work.size(); }
+void destroy_graph(CUgraph_st* graph) { delete graph; }
 
 cudaStream_t create_stream(bool waits_for_null_stream) {
   count(Call::allocation);

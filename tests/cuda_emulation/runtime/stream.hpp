@@ -16,6 +16,17 @@ cudaError_t synchronize(cudaStream_t stream);
 cudaError_t synchronize_device();
 bool idle(cudaStream_t stream);
 
+/// Work that is put on a stream that is captured goes into a graph, which is of that stream alone.
+bool is_capturing(cudaStream_t stream);
+bool any_capture();
+/// Whether a stream is captured that the default stream waits for.
+bool captures_beside_null_stream();
+void begin_capture(cudaStream_t stream);
+CUgraph_st* end_capture(cudaStream_t stream);
+void launch_graph(const CUgraph_st& graph, cudaStream_t stream);
+std::size_t works_of(const CUgraph_st& graph);
+void destroy_graph(CUgraph_st* graph);
+
 cudaStream_t create_stream(bool waits_for_null_stream);
 int current_device();
 void set_current_device(int device);
