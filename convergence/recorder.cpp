@@ -15,7 +15,7 @@ template <class Element>
 void to_rank_0(tightwire::Transport& transport, std::uint32_t channel, std::span<const std::span<Element>> slots) {
   using tightwire::Message;
   constexpr std::chrono::seconds kLimit{60};
-  const std::uint64_t tag = tightwire::message_tag(channel, tightwire::FrameKind::contribution, 0, 0, 0);
+  const std::uint64_t tag = tightwire::message_tag(channel, tightwire::FrameKind::greeting, 0, 0);
   const auto message = [&](Message::Kind kind, std::size_t peer, std::span<Element> slot) {
     return Message{kind, static_cast<int>(peer), tag, reinterpret_cast<std::byte*>(slot.data()), slot.size_bytes()};
   };
