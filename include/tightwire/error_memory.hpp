@@ -102,7 +102,8 @@ class ErrorMemory {
       return elements;
     }
     const auto* const halves = reinterpret_cast<const std::uint16_t*>(bytes.data());
-    std::transform(halves, halves + elements.size(), elements.begin(), detail::from_bf16);
+    std::transform(halves, halves + elements.size(), elements.begin(),
+                   [](std::uint16_t half) { return detail::from_bf16(half); });
     return elements;
   }
   /// Lets `f` change what has been committed so far, in fp32; between steps. In bf16 it is rounded to nearest.
@@ -117,7 +118,8 @@ class ErrorMemory {
     if (type_ == ElementType::f32) return f(std::span(reinterpret_cast<float*>(at), count));
     auto* const halves = reinterpret_cast<std::uint16_t*>(at);
     std::vector<float> elements(count);
-    std::transform(halves, halves + count, elements.begin(), detail::from_bf16);
+    std::transform(halves, halves + count, elements.begin(),
+                   [](std::uint16_t half) { return detail::from_bf16(half); });
     f(std::span(elements));
     std::transform(elements.begin(), elements.end(), halves, detail::nearest_residual);
   }
