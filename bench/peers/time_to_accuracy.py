@@ -25,13 +25,9 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
 
-from gloo_job import join, network_host, use_build_tree
-
-use_build_tree()
-import tightwire.torch  # noqa: E402
+from ddp_schemes import HELP, synchronized
+from gloo_job import join, network_host
 
 IMAGES = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
 SCHEMES = ["none", "fp16", "torch-powersgd:4", "int8", "int4", "powersgd:rank=4"]
@@ -59,20 +55,8 @@ class Training:
 
     def __init__(self, scheme: str, options: argparse.Namespace, rank: int, address: Optional[str]) -> None:
         torch.manual_seed(options.seed)
-        kind, _, value = scheme.partition(":")
-        if kind == "torch-powersgd":  # in one bucket: over gloo it aborts or hangs with several
-            dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 32
-        self.ddp = DistributedDataParallel(network(), bucket_cap_mb=4096 if kind == "torch-powersgd" else 25)
+        self.ddp, self.sync = synchronized(network, scheme, address)
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=options.learning_rate, momentum=0.9)
-        self.sync: Any = None
-        if kind == "fp16":
-            self.ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif kind == "torch-powersgd":
-            self.ddp.register_comm_hook(powerSGD_hook.PowerSGDState(
-                None, matrix_approximation_rank=int(value or 4), start_powerSGD_iter=2, min_compression_rate=2),
-                powerSGD_hook.powerSGD_hook)
-        elif kind != "none":
-            self.sync = tightwire.torch.attach(self.ddp, scheme, address=address)
         self.options, self.rank = options, rank
         self.codec = {"encode": 0.0, "combine": 0.0, "decode": 0.0}
 
@@ -134,7 +118,7 @@ def train(scheme: str, options: argparse.Namespace, rank: int, address: Optional
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schemes", nargs="+", default=SCHEMES, help="none, fp16, torch-powersgd:RANK are torch's")
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES, help=HELP)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step")
     parser.add_argument("--evaluate", type=int, default=50, help="steps between measurements of accuracy")

@@ -19,19 +19,14 @@ import argparse
 import json
 import pathlib
 import statistics
-import sys
 import time
 from typing import Optional
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
 
-from gloo_job import join, network_host, slowest, use_build_tree
-
-use_build_tree()
-import tightwire.torch  # noqa: E402
+from ddp_schemes import HELP, synchronized
+from gloo_job import join, network_host, slowest
 
 
 def resnet50() -> list[tuple[int, ...]]:
@@ -78,19 +73,7 @@ class Scheme:
 
     def __init__(self, name: str, options: argparse.Namespace, rank: int, address: Optional[str]) -> None:
         self.name = name
-        self.sync = None
-        kind, _, value = name.partition(":")
-        cap = 4096 if kind == "torch-powersgd" else 25
-        self.ddp = DistributedDataParallel(Model(MODELS[options.model], rank), bucket_cap_mb=cap)
-        if kind == "fp16":
-            self.ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif kind == "torch-powersgd":
-            state = powerSGD_hook.PowerSGDState(
-                None, matrix_approximation_rank=int(value or 4), start_powerSGD_iter=2, min_compression_rate=2
-            )
-            self.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        elif kind != "none":
-            self.sync = tightwire.torch.attach(self.ddp, name, address=address)
+        self.ddp, self.sync = synchronized(lambda: Model(MODELS[options.model], rank), name, address)
         self.total: list[torch.Tensor] = []
         self.last: list[torch.Tensor] = []
         self.steps = 0
@@ -178,7 +161,7 @@ def main() -> None:
         "--schemes",
         nargs="+",
         default=["none", "fp16", "torch-powersgd:4", "exact", "int8", "int4", "powersgd:rank=4"],
-        help="none, fp16, torch-powersgd:RANK are torch's; all others are codecs of ours",
+        help=HELP,
     )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--warm-up", type=int, default=4)

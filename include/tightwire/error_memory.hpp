@@ -125,9 +125,9 @@ class ErrorMemory {
   }
 
  private:
+  static constexpr std::size_t kLine = 64;  // of a cache
   /// Keeps rows from starting on the same place of a page as each other and as page-aligned gradients: loops that read
   /// and write several such rows at once miss the caches, and the open rows of the memory, half as fast again.
-  static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kSkew = 17 * kLine;
   static constexpr std::size_t kPage = 4096;
 

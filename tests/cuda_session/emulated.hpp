@@ -4,3 +4,10 @@
 #include "cuda_emulation/runtime/options.hpp"
 #include "cuda_emulation/schedules.hpp"
 #include "open.hpp"
+
+namespace tightwire::testing {
+
+/// What follows runs in that one of `kSchedules`.
+inline void use(std::size_t schedule) { cuda_emulation::use(cuda_emulation::kSchedules[schedule]); }
+
+}  // namespace tightwire::testing

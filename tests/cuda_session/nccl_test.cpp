@@ -15,21 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-void use(std::size_t schedule) { cuda_emulation::use(cuda_emulation::kSchedules[schedule]); }
-double seconds_of(const std::function<void()>& call) {
-  const auto began = std::chrono::steady_clock::now();
-  call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-}
-void reduce_once(cuda::Session& session, const Model& model) {
-  DeviceGradients gradients(model);
-  const TestStream stream;
-  gradients.upload(Gradients(model), stream);
-  session.all_reduce(gradients.pointers(), stream);
-  session.commit();
-  session.synchronize();
-}
-
 /// Calls that NCCL ends later, as it may with a communicator that does not block.
 TEST(Nccl, CallsMayBeUnderWay) {
   use(0);

@@ -9,15 +9,6 @@
 namespace tightwire::testing {
 namespace {
 
-Steps several_buckets() {
-  Steps steps;
-  steps.options.bucket_bytes = 6000;
-  steps.options.plan.one_shot_bytes = 900;
-  steps.steps = 3;
-  return steps;
-}
-void use(std::size_t schedule) { cuda_emulation::use(cuda_emulation::kSchedules[schedule]); }
-
 std::vector<BucketId> order_of(const cuda::Session& session, std::uint64_t seed) {
   FastRandom random(seed + 77 * static_cast<std::uint64_t>(session.rank()) + session.steps());
   std::vector<BucketId> order(session.buckets());
@@ -52,7 +43,7 @@ void in_any_order(cuda::Session& session, DeviceGradients& gradients, cudaStream
 }
 
 TEST(CudaSessionOrder, BucketsStartInAnyOrderOnStreamsOfTheirOwn) {
-  const Steps steps = several_buckets();
+  const Steps steps = several_buckets(3);
   const auto expected = steps.run(4);
   for (std::size_t schedule = 0; schedule < std::size(cuda_emulation::kSchedules); ++schedule) {
     SCOPED_TRACE(schedule);
@@ -64,7 +55,7 @@ TEST(CudaSessionOrder, BucketsStartInAnyOrderOnStreamsOfTheirOwn) {
 /// Nobody tells the Session's streams from which of the caller's the gradients come, or the caller's when they are
 /// done.
 TEST(CudaSessionOrder, AMissingWaitIsSeen) {
-  const Steps steps = several_buckets();
+  const Steps steps = several_buckets(3);
   const auto expected = steps.run(2);
   const DeviceReduce without_producer = [](cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
     const TestStream another;
@@ -102,7 +93,7 @@ TEST(CudaSessionOrder, AMissingWaitIsSeen) {
 /// and residuals it uses.
 TEST(CudaSessionOrder, AStepComesAfterTheOneBeforeWhateverItsStream) {
   constexpr int kRanks = 2;
-  Steps steps = several_buckets();
+  Steps steps = several_buckets(3);
   steps.steps = 2;
   const auto expected = steps.run(kRanks);
   for (std::size_t schedule = 0; schedule < std::size(cuda_emulation::kSchedules); ++schedule) {
@@ -135,37 +126,11 @@ TEST(CudaSessionOrder, AStepComesAfterTheOneBeforeWhateverItsStream) {
 }
 
 TEST(CudaSessionOrder, TwoSessionsAtOnce) {
-  constexpr int kRanks = 3;
-  const Steps steps = several_buckets();
-  const auto expected = steps.run(kRanks);
+  const Steps steps = several_buckets(3);
+  const auto expected = steps.run(3);
   for (const std::size_t schedule : {1u, 2u}) {
     use(schedule);
-    std::vector<std::vector<std::byte>> results[2] = {{kRanks, std::vector<std::byte>{}},
-                                                      {kRanks, std::vector<std::byte>{}}};
-    run_all_devices(kRanks, [&](const std::shared_ptr<cuda::Transport>& transport) {
-      const auto rank = static_cast<std::size_t>(transport->rank());
-      std::unique_ptr<cuda::Session> sessions[2];
-      for (auto& session : sessions) session = sealed_device_session(transport, steps.model, steps.options);
-      Gradients gradients(steps.model);
-      DeviceGradients on_device[2] = {DeviceGradients(steps.model), DeviceGradients(steps.model)};
-      const TestStream streams[2];
-      for (int step = 0; step < steps.steps; ++step) {
-        gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
-        // Every other rank begins with the second one.
-        for (const std::size_t i : {rank % 2, 1 - rank % 2}) {
-          on_device[i].upload(gradients, streams[i]);
-          in_any_order(*sessions[i], on_device[i], streams[i]);
-        }
-        for (const std::size_t i : {0u, 1u}) {
-          EXPECT_TRUE(sessions[i]->commit());
-          Gradients out(steps.model);
-          on_device[i].download(out, streams[i]);
-          const std::vector<std::byte> bytes = out.bytes();
-          results[i][rank].insert(results[i][rank].end(), bytes.begin(), bytes.end());
-        }
-      }
-    });
-    for (const auto& each : results) ASSERT_TRUE(same_results(each, expected));
+    for (const auto& each : run_two_at_once(steps, 3, in_any_order)) ASSERT_TRUE(same_results(each, expected));
   }
 }
 

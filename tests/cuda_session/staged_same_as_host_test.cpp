@@ -6,13 +6,6 @@
 namespace tightwire::testing {
 namespace {
 
-Steps several_buckets() {
-  Steps steps;
-  steps.options.bucket_bytes = 6000;
-  steps.options.plan.one_shot_bytes = 900;
-  return steps;
-}
-
 TEST_F(CudaSession, StagedAsOnHostsUnderEverySchedule) {
   const Steps steps = several_buckets();
   for (const int ranks : {1, 2, 4}) {

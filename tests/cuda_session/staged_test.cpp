@@ -18,13 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-void use(std::size_t schedule) { cuda_emulation::use(cuda_emulation::kSchedules[schedule]); }
-double seconds_of(const std::function<void()>& call) {
-  const auto began = Clock::now();
-  call();
-  return std::chrono::duration<double>(Clock::now() - began).count();
-}
-
 /// One rank is steps ahead of the other, which only can be if no call of it waits for the transport.
 TEST(CudaStaged, NoCallWaitsOrAllocates) {
   use(0);
@@ -71,43 +64,18 @@ TEST(CudaStaged, NoCallWaitsOrAllocates) {
 }
 
 TEST(CudaStaged, TwoSessionsAtOnceInAnyOrder) {
-  constexpr int kRanks = 3;
   Steps steps;
   steps.steps = 2;
-  const auto expected = steps.run(kRanks);
+  const auto expected = steps.run(3);
   for (const std::size_t schedule : {1u, 2u}) {
     use(schedule);
-    std::vector<std::vector<std::byte>> results[2] = {{kRanks, std::vector<std::byte>{}},
-                                                      {kRanks, std::vector<std::byte>{}}};
-    const auto body = [&](const std::shared_ptr<cuda::Transport>& transport) {
-      const auto rank = static_cast<std::size_t>(transport->rank());
-      std::unique_ptr<cuda::Session> sessions[2];
-      for (auto& session : sessions) session = sealed_device_session(transport, steps.model, steps.options);
-      Gradients gradients(steps.model);
-      DeviceGradients on_device[2] = {DeviceGradients(steps.model), DeviceGradients(steps.model)};
-      const TestStream streams[2];
-      for (int step = 0; step < steps.steps; ++step) {
-        gradients.fill_wide(Steps::seed(transport->rank(), step), steps.exponents);
-        for (const std::size_t i : {rank % 2, 1 - rank % 2}) {
-          on_device[i].upload(gradients, streams[i]);
-          sessions[i]->all_reduce(on_device[i].pointers(), streams[i]);
-        }
-        for (const std::size_t i : {0u, 1u}) {
-          EXPECT_TRUE(sessions[i]->commit());
-          Gradients out(steps.model);
-          on_device[i].download(out, streams[i]);
-          const std::vector<std::byte> bytes = out.bytes();
-          results[i][rank].insert(results[i][rank].end(), bytes.begin(), bytes.end());
-        }
-      }
-    };
-    run_all_devices(kRanks, body, by_staging);
-    for (const auto& each : results) ASSERT_TRUE(same_results(each, expected));
+    for (const auto& each : run_two_at_once(steps, 3, reduce_at_once, by_staging))
+      ASSERT_TRUE(same_results(each, expected));
   }
 }
 
-/// A step of which the stream's end is waited for, and then the Session.
-void reduce_once(cuda::Session& session, const Model& model) {
+/// A step of which the stream's end is waited for, too, and before the Session's.
+void reduce_and_wait_for_stream(cuda::Session& session, const Model& model) {
   DeviceGradients gradients(model);
   const TestStream stream;
   gradients.upload(Gradients(model), stream);
@@ -132,7 +100,7 @@ TEST(CudaStaged, ALostRankReleasesTheStreamsOfTheOthers) {
             hosts[1]->abort("the loss is NaN");
             return;
           }
-          reduce_once(*session, model);
+          reduce_and_wait_for_stream(*session, model);
         },
         by_staging);
   });
@@ -149,7 +117,7 @@ TEST(CudaStaged, ARoundThatTakesTooLongNamesTheRankItWaitsFor) {
       [&](const std::shared_ptr<cuda::Transport>& transport) {
         const auto session = sealed_device_session(transport, model, two_shot(milliseconds(300)));
         if (transport->rank() == 1) return std::this_thread::sleep_for(milliseconds(800));
-        EXPECT_LT(seconds_of([&] { EXPECT_THROW(reduce_once(*session, model), Error); }), 2);
+        EXPECT_LT(seconds_of([&] { EXPECT_THROW(reduce_and_wait_for_stream(*session, model), Error); }), 2);
         session->synchronize();  // the same error again
       },
       by_staging);
@@ -258,7 +226,7 @@ TEST(CudaStaged, DamageOnTheWireIsFound) {
   const auto outcomes = run_each_device(
       hosts,
       [&](const std::shared_ptr<cuda::Transport>& transport) {
-        reduce_once(*sealed_device_session(transport, model, two_shot()), model);
+        reduce_and_wait_for_stream(*sealed_device_session(transport, model, two_shot()), model);
       },
       by_staging);
   EXPECT_EQ(outcomes[0].error, Errc::corrupt) << outcomes[0].message;

@@ -201,4 +201,5 @@ def main():
     print(f"{len(files)} formats decode as docs/wire-format.md says")
 
 
-main()
+if __name__ == "__main__":
+    main()

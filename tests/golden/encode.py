@@ -8,6 +8,8 @@ import sys
 
 import numpy
 
+from decode import FIVE_PER_BYTE, LEVELS, philox
+
 FOLDER = pathlib.Path(__file__).parent
 F = numpy.float32
 LARGEST = F(struct.unpack("<f", struct.pack("<I", 0x7F7FFFFF))[0])
@@ -18,9 +20,6 @@ FLOATS = {"fp8-e4m3": E4M3, "fp8-e5m2": E5M2, "fp4": E2M1, "mxfp8-e4m3": E4M3, "
           "nuq3": (2, 0, 3), "nuq4": (3, 0, 7), "nuq5": (4, 0, 15)}
 # Exponent of the largest float, and the least E8M0.
 MX = {"mxfp8-e4m3": (8, 10), "mxfp8-e5m2": (15, 17), "mxfp4": (2, 2)}
-# Lloyd-Max levels by bits, in 64ths.
-FIVE_PER_BYTE = ("ternary-five", "lloyd1.6", "eden1.6")
-LEVELS = [[51], [29, 97], [16, 48, 86, 138], [8, 25, 42, 60, 80, 104, 132, 175]]
 
 
 def bits_of_fp32(x):
@@ -244,15 +243,6 @@ def encode(name, block, x):
         return padded(params) + b"".join(five_per_byte(codes[at:at + block]) for at in range(0, len(codes), block))
     fields = sum((int(code) & ((1 << bits) - 1)) << (i * bits) for i, code in enumerate(codes))
     return padded(params) + padded(fields.to_bytes((len(codes) * bits + 7) // 8, "little"))
-
-
-def philox(counter, key):
-    c, k = list(counter), list(key)
-    for _ in range(7):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k[1], a & 0xFFFFFFFF]
-        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    return c
 
 
 def rotate(x, size, seed):

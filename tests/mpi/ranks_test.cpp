@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -187,7 +188,10 @@ TEST_F(OverMpi, GivingUpOnAThreadThatMayNotCallMpi) {
 TEST_F(OverMpi, ATransportThatEndsOnAThreadThatMayNotCallMpi) {
   if (any_thread()) GTEST_SKIP() << "needs less than MPI_THREAD_MULTIPLE";
   auto transport = mpi::adopt(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds(300)});
+  const auto began = std::chrono::steady_clock::now();
   std::thread([&] { transport.reset(); }).join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10)) << "it waited for what it may not ask";
+  EXPECT_EQ(MPI_Barrier(MPI_COMM_WORLD), MPI_SUCCESS);  // MPI is as it was
 }
 
 TEST(WordsOverMpi, WhatIsNoneIsRefused) {

@@ -89,11 +89,7 @@ TEST(AutomaticCodec, ARankThatWasGivenACodecIsFound) {
     session.add("matrix", {64, 64});
     session.seal();
   });
-  for (const Outcome& outcome : outcomes) {
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(static_cast<int>(*outcome.error), static_cast<int>(Errc::mismatch)) << outcome.message;
-    EXPECT_TRUE(contains(outcome.message, "rank 1 has codec auto"));
-  }
+  expect_everywhere(outcomes, Errc::mismatch, "rank 1 has codec auto");
 }
 
 TEST(AutomaticCodec, ARuleCannotAskForIt) {

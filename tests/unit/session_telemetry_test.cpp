@@ -287,11 +287,7 @@ TEST(Telemetry, RanksThatSampleOtherwiseAreToldAtOnce) {
       session.add("matrix", {64, 64});
       session.seal();
     });
-    for (const Outcome& outcome : outcomes) {
-      ASSERT_TRUE(outcome.error);
-      EXPECT_EQ(static_cast<int>(*outcome.error), static_cast<int>(Errc::mismatch)) << outcome.message;
-      EXPECT_TRUE(contains(outcome.message, "rank 0 has telemetry samples 65536 elements every 50 steps"));
-    }
+    expect_everywhere(outcomes, Errc::mismatch, "rank 0 has telemetry samples 65536 elements every 50 steps");
   }
   run_all(2, [](const std::shared_ptr<Transport>& transport) {  // one rank may watch for itself
     SessionOptions options;

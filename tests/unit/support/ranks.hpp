@@ -27,6 +27,15 @@ struct Outcome {
   std::string message;
 };
 
+/// Every rank failed with that error, and said that.
+inline void expect_everywhere(const std::vector<Outcome>& outcomes, Errc error, const std::string& part) {
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const Outcome& outcome = outcomes[rank];
+    EXPECT_TRUE(outcome.error && *outcome.error == error) << "rank " << rank << ": " << outcome.message;
+    EXPECT_NE(outcome.message.find(part), std::string::npos) << "rank " << rank << ": " << outcome.message;
+  }
+}
+
 /// Ends the test program if it lives too long: a hang must not hang the suite.
 class HangLimit {
  public:
