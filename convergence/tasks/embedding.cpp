@@ -2,7 +2,7 @@
 
 #include "task.hpp"
 
-namespace convergence {
+namespace convergence::embedding {
 namespace {
 
 constexpr std::int64_t kUsers = 1024, kItems = 1024, kWidth = 16, kTrueWidth = 4, kBatch = 64, kTests = 4096;
@@ -61,7 +61,10 @@ class Embedding final : public Task {
 };
 
 }  // namespace
+}  // namespace convergence::embedding
 
-std::unique_ptr<Task> make_embedding(std::uint64_t seed) { return std::make_unique<Embedding>(seed); }
+namespace convergence {
+
+std::unique_ptr<Task> make_embedding(std::uint64_t seed) { return std::make_unique<embedding::Embedding>(seed); }
 
 }  // namespace convergence

@@ -6,7 +6,7 @@
 #include "data.hpp"
 #include "task.hpp"
 
-namespace convergence {
+namespace convergence::fashion {
 namespace {
 
 constexpr std::int64_t kSide = 28, kBatch = 32, kTestImages = 2000;
@@ -85,7 +85,10 @@ class Fashion final : public Task {
 };
 
 }  // namespace
+}  // namespace convergence::fashion
 
-std::unique_ptr<Task> make_fashion(std::uint64_t seed) { return std::make_unique<Fashion>(seed); }
+namespace convergence {
+
+std::unique_ptr<Task> make_fashion(std::uint64_t seed) { return std::make_unique<fashion::Fashion>(seed); }
 
 }  // namespace convergence

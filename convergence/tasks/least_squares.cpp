@@ -2,7 +2,7 @@
 
 #include "task.hpp"
 
-namespace convergence {
+namespace convergence::least_squares {
 namespace {
 
 constexpr std::int64_t kSamples = 2048, kInputs = 64, kOutputs = 32, kBatch = 16;
@@ -50,7 +50,12 @@ class LeastSquares final : public Task {
 };
 
 }  // namespace
+}  // namespace convergence::least_squares
 
-std::unique_ptr<Task> make_least_squares(std::uint64_t seed) { return std::make_unique<LeastSquares>(seed); }
+namespace convergence {
+
+std::unique_ptr<Task> make_least_squares(std::uint64_t seed) {
+  return std::make_unique<least_squares::LeastSquares>(seed);
+}
 
 }  // namespace convergence

@@ -2,7 +2,7 @@
 
 #include "task.hpp"
 
-namespace convergence {
+namespace convergence::logistic {
 namespace {
 
 constexpr std::int64_t kSamples = 2048, kInputs = 64, kClasses = 32, kBatch = 16;
@@ -69,7 +69,10 @@ class Logistic final : public Task {
 };
 
 }  // namespace
+}  // namespace convergence::logistic
 
-std::unique_ptr<Task> make_logistic(std::uint64_t seed) { return std::make_unique<Logistic>(seed); }
+namespace convergence {
+
+std::unique_ptr<Task> make_logistic(std::uint64_t seed) { return std::make_unique<logistic::Logistic>(seed); }
 
 }  // namespace convergence

@@ -1,6 +1,6 @@
 #include "task.hpp"
 
-namespace convergence {
+namespace convergence::quadratic {
 namespace {
 
 constexpr std::int64_t kSide = 64;
@@ -43,7 +43,10 @@ class Quadratic final : public Task {
 };
 
 }  // namespace
+}  // namespace convergence::quadratic
 
-std::unique_ptr<Task> make_quadratic(std::uint64_t seed) { return std::make_unique<Quadratic>(seed); }
+namespace convergence {
+
+std::unique_ptr<Task> make_quadratic(std::uint64_t seed) { return std::make_unique<quadratic::Quadratic>(seed); }
 
 }  // namespace convergence

@@ -8,7 +8,7 @@
 
 #include "task.hpp"
 
-namespace convergence {
+namespace convergence::transformer {
 namespace {
 
 constexpr std::int64_t kLetters = 32, kWidth = 48, kHeads = 4, kInside = 96, kContext = 32, kBatch = 8, kTests = 64;
@@ -108,7 +108,10 @@ class Transformer final : public Task {
 };
 
 }  // namespace
+}  // namespace convergence::transformer
 
-std::unique_ptr<Task> make_transformer(std::uint64_t seed) { return std::make_unique<Transformer>(seed); }
+namespace convergence {
+
+std::unique_ptr<Task> make_transformer(std::uint64_t seed) { return std::make_unique<transformer::Transformer>(seed); }
 
 }  // namespace convergence

@@ -9,7 +9,7 @@
 #include <tightwire/detail/flush_to_zero.hpp>
 #include <tightwire/element.hpp>
 
-namespace tightwire {
+namespace tightwire::testing::element_exhaustive_test {
 namespace {
 
 /// fp32 bits -> 16-bit code in integer arithmetic: the significand as a whole number, shifted, and rounded by comparing
@@ -115,4 +115,4 @@ TEST(ElementExhaustive, EveryFloatThroughTheBf16Codec) { EXPECT_TRUE(compare_all
 TEST(ElementExhaustive, EveryFloatThroughTheFp16Codec) { EXPECT_TRUE(compare_all<Cast<ElementType::f16>>()); }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing::element_exhaustive_test

@@ -14,7 +14,7 @@
 #include "report.hpp"
 #include "training.hpp"
 
-namespace quickstart {
+namespace quickstart::training_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -140,4 +140,4 @@ TEST_F(QuickstartData, FileOfAnotherSizeIsRefused) {
 }
 
 }  // namespace
-}  // namespace quickstart
+}  // namespace quickstart::training_test

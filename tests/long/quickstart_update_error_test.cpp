@@ -20,7 +20,7 @@
 
 #include "model.hpp"
 
-namespace quickstart {
+namespace quickstart::update_error_test {
 namespace {
 
 constexpr std::size_t kRanks = 4, kSteps = 100, kBatch = 32;
@@ -174,4 +174,4 @@ TEST(QuickstartUpdateError, TopKNeedsFeedback) {
 }
 
 }  // namespace
-}  // namespace quickstart
+}  // namespace quickstart::update_error_test

@@ -8,7 +8,7 @@
 
 #include "unit/small_float_table.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::small_float_exhaustive_test {
 namespace {
 
 /// Every magnitude of fp32 in order: the code goes up by one where the definition says so, and nowhere else. The floats
@@ -46,4 +46,4 @@ TEST(SmallFloatExhaustive, EveryFloatToE2M1AndPowers) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::small_float_exhaustive_test

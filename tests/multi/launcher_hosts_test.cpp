@@ -4,7 +4,7 @@
 #include "launcher/launcher.hpp"
 #include "unit/rank_process.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::launcher_hosts_test {
 namespace {
 
 /// Runs a script that knows NAME and HOST; throws when one of its commands fails.
@@ -134,4 +134,4 @@ TEST(LauncherOnHosts, AHostThatVanishesIsNoticedWithinAboutTheTimeout) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::launcher_hosts_test

@@ -3,7 +3,7 @@
 
 #include "unit/rendezvous_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::launcher_mpirun_test {
 namespace {
 
 bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
@@ -49,4 +49,4 @@ TEST(OpenMpi, TwoJobsAtOnceWithDefaultsBothWork) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::launcher_mpirun_test

@@ -11,7 +11,7 @@
 
 #include "ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_close_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -227,4 +227,4 @@ TEST_P(UcxClose, LeavesNothingInSharedMemoryWhenAllAreKilled) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_close_test

@@ -4,7 +4,7 @@
 
 #include "ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_conformance_test {
 namespace {
 
 TEST(UcxConformance, OnEveryNetwork) {
@@ -25,4 +25,4 @@ TEST(UcxConformance, OnEveryNetwork) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_conformance_test

@@ -5,7 +5,7 @@
 
 #include "ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_delivery_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -252,4 +252,4 @@ TEST_P(UcxDelivery, WorksWithSixteenRanks) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_delivery_test

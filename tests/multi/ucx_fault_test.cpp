@@ -7,7 +7,7 @@
 
 #include "ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_fault_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -176,4 +176,4 @@ TEST_P(UcxKilledPeer, IsNoticedBySleepers) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_fault_test

@@ -10,7 +10,7 @@
 #include "ucx_support.hpp"
 #include "unit/support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_hierarchy_test {
 namespace {
 
 SessionOptions over(const std::vector<int>& node_of_rank, const char* inside = "exact") {
@@ -102,4 +102,4 @@ TEST_P(HierarchyOverUcx, RanksThatSeeOtherNodesAllHearBoth) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_hierarchy_test

@@ -6,7 +6,7 @@
 
 #include "ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_idle_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -196,4 +196,4 @@ TEST_P(UcxIdle, LetsMoreRanksThanProcessorsShareThem) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_idle_test

@@ -10,7 +10,7 @@
 
 #include "ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_open_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -356,4 +356,4 @@ TEST(UcxOpen, WorksWhereProcessesMayNotReadEachOther) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_open_test

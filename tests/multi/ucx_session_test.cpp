@@ -12,7 +12,7 @@
 #include "ucx_support.hpp"
 #include "unit/support/steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_session_test {
 namespace {
 
 class SessionOverUcx : public ::testing::TestWithParam<Network> {
@@ -172,4 +172,4 @@ TEST_P(SessionOverUcx, RanksThatDisagreeAllHearBothValues) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_session_test

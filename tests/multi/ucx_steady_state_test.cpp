@@ -27,7 +27,7 @@ void* counted(std::size_t bytes) {
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
-namespace tightwire::testing {
+namespace tightwire::testing::ucx_steady_state_test {
 namespace {
 
 class UcxSteadyState : public ::testing::TestWithParam<Network> {};
@@ -104,4 +104,4 @@ TEST_P(UcxSteadyState, AllocatesNothing) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::ucx_steady_state_test

@@ -15,7 +15,7 @@
 #include "report.hpp"
 #include "training.hpp"
 
-namespace quickstart {
+namespace quickstart::accuracy_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -94,4 +94,4 @@ TEST(QuickstartAccuracy, OnePercentWithMomentumCorrectionEndsWithinAPointOfExact
 }
 
 }  // namespace
-}  // namespace quickstart
+}  // namespace quickstart::accuracy_test

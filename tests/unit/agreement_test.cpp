@@ -15,7 +15,7 @@
 
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::agreement_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -148,4 +148,4 @@ TEST(Agreement, GatherValuesGivesEveryRankAllValues) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::agreement_test

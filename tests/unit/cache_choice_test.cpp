@@ -6,6 +6,7 @@
 
 #include <tightwire/collective/cache_choice.hpp>
 
+namespace tightwire::testing::cache_choice_test {
 namespace {
 
 using tightwire::CacheChoice;
@@ -46,3 +47,4 @@ TEST(CacheChoice, FollowsAMachineThatChanges) {
 }
 
 }  // namespace
+}  // namespace tightwire::testing::cache_choice_test

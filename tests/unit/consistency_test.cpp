@@ -14,7 +14,7 @@
 
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::consistency_test {
 namespace {
 
 constexpr auto kEqual = Replica::Must::be_equal;
@@ -186,4 +186,4 @@ TEST(Consistency, Misuse) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::consistency_test

@@ -12,7 +12,7 @@
 
 #include "unit/float_format.hpp"
 
-namespace tightwire {
+namespace tightwire::testing::element_test {
 namespace {
 
 using testing::FloatFormat;
@@ -243,4 +243,4 @@ TEST(Nearest, TiesGoToEvenAndNothingIsUndefined) {
 }
 
 }  // namespace
-}  // namespace tightwire
+}  // namespace tightwire::testing::element_test

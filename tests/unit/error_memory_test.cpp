@@ -7,7 +7,7 @@
 
 #include <tightwire/error_memory.hpp>
 
-namespace tightwire::testing {
+namespace tightwire::testing::error_memory_test {
 namespace {
 
 /// Adds `by` to every element the way a codec would: read before, write after.
@@ -135,4 +135,4 @@ TEST(ErrorMemory, RegionsDoNotOverlapAndAreAligned) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::error_memory_test

@@ -15,7 +15,7 @@
 #include "support/faulty_transport.hpp"
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::frame_test {
 namespace {
 
 constexpr std::size_t kPayload = 48;
@@ -146,4 +146,4 @@ TEST(MessageTag, FitsIn48BitsAndTellsMessagesInFlightApart) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::frame_test

@@ -16,7 +16,7 @@
 #include <tightwire/sparse/section.hpp>
 #include <tightwire/testing/calls.hpp>
 
-namespace tightwire::testing {
+namespace tightwire::testing::golden_test {
 namespace {
 
 const std::filesystem::path kFolder = TIGHTWIRE_GOLDEN;
@@ -134,4 +134,4 @@ TEST(Golden, SectionsOfSparseFrames) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::golden_test

@@ -19,9 +19,9 @@
 // Every instruction set gives the bytes, residuals and outputs of the scalar definition, for every built-in codec,
 // element type, awkward size and value, in buffers without alignment, and touches nothing beside them.
 
+namespace tightwire::testing::host_levels_test {
 namespace {
 
-using namespace tightwire;
 using scalar::Kind;
 
 constexpr Kind kKinds[] = {Kind::dense, Kind::bf16, Kind::fp16, Kind::int8, Kind::int4};
@@ -319,3 +319,4 @@ TEST(HostModes, ExactElementsThatAreSubnormalPassWhereTheProcessorFlushesThem) {
 }
 
 }  // namespace
+}  // namespace tightwire::testing::host_levels_test

@@ -9,7 +9,7 @@
 
 #include "unit/rendezvous_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::launcher_job_test {
 namespace {
 
 /// What came of a launch.
@@ -392,4 +392,4 @@ TEST(Launcher, TheDeathOfOneRankEndsTheJobWithoutWaitingForTheGrace) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::launcher_job_test

@@ -15,7 +15,7 @@
 
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::local_transport_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -224,4 +224,4 @@ TEST(LocalRun, GivesTheFirstErrorToTheCallerAndItsReasonToTheOthers) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::local_transport_test

@@ -16,7 +16,7 @@
 
 #include "support/low_rank_values.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::low_rank_test {
 namespace {
 
 using low_rank::Orthogonalizer;
@@ -392,4 +392,4 @@ TEST(LowRank, ShapesAndWhatIsWorthIt) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::low_rank_test

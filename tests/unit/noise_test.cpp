@@ -7,9 +7,8 @@
 #include <tightwire/host/make_noise.hpp>
 #include <tightwire/noise.hpp>
 
+namespace tightwire::testing::noise_test {
 namespace {
-
-using namespace tightwire;
 
 /// The known answers that the authors publish with Random123.
 TEST(Philox, KnownAnswers) {
@@ -61,3 +60,4 @@ TEST(Noise, EveryArgumentCounts) {
 }
 
 }  // namespace
+}  // namespace tightwire::testing::noise_test

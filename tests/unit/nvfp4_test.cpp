@@ -12,7 +12,7 @@
 
 #include "unit/small_float_table.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::nvfp4_test {
 namespace {
 
 constexpr unsigned kOne = 0x3f80;  // as a bf16
@@ -86,4 +86,4 @@ TEST(NvFp4, OutliersCostLessThanUnderOneScale) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::nvfp4_test

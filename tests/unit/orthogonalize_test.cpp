@@ -14,7 +14,7 @@
 
 #include "support/low_rank_values.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::orthogonalize_test {
 namespace {
 
 using low_rank::Orthogonalizer;
@@ -140,4 +140,4 @@ TEST(Orthogonalizer, ReplacedColumnsDependOnTheSeedAlone) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::orthogonalize_test

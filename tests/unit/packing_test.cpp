@@ -11,9 +11,8 @@
 #include <tightwire/host/dispatch.hpp>
 #include <tightwire/host/level.hpp>
 
+namespace tightwire::testing::packing_test {
 namespace {
-
-using namespace tightwire;
 
 /// The instructions of each level against one element after the other.
 template <int W, int N>
@@ -126,3 +125,4 @@ TEST(Packing, FiveCodesToAByte) {
 }
 
 }  // namespace
+}  // namespace tightwire::testing::packing_test

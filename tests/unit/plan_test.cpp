@@ -11,7 +11,7 @@
 
 #include <tightwire/plan.hpp>
 
-namespace tightwire::testing {
+namespace tightwire::testing::plan_test {
 namespace {
 
 /// Knows sizes and cannot encode: a plan must not need more.
@@ -202,4 +202,4 @@ TEST(Plan, ShareLengthsBeyondTheBucketGiveOneChunk) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::plan_test

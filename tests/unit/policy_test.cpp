@@ -10,7 +10,7 @@
 
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::policy_test {
 namespace {
 
 Parameter parameter(const std::string& name, std::vector<std::int64_t> shape, ElementType type = ElementType::f32) {
@@ -168,4 +168,4 @@ TEST(Codec, ExactMeansTheElementTypeOfTheBuffer) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::policy_test

@@ -18,7 +18,7 @@
 #include "support/model.hpp"
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::reduction_test {
 namespace {
 
 /// A bucket of one fp32 parameter and its residuals on one rank.
@@ -255,4 +255,4 @@ TEST(Reduction, HintsReachTheCoderForWhatIsLargeAlone) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::reduction_test

@@ -5,7 +5,7 @@
 #include "rendezvous/address.hpp"
 #include "rendezvous_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::rendezvous_environment_test {
 namespace {
 using Settings = std::map<std::string, std::string>;
 
@@ -202,4 +202,4 @@ TEST(Address, Forms) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::rendezvous_environment_test

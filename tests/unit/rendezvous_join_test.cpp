@@ -6,7 +6,7 @@
 #include "rendezvous/socket.hpp"
 #include "rendezvous_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::rendezvous_join_test {
 namespace {
 
 /// A port that is free now, on loopback.
@@ -23,7 +23,7 @@ TEST_P(JoinSize, GivesEveryRankTheBlobOfEveryRank) {
        {"file://" + path, "local://" + path, "tcp://127.0.0.1:" + std::to_string(free_port())}) {
     auto outcomes = join_all(whole_job(size, address));
     for (int rank = 0; rank < size; ++rank) {
-      const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+      const JoinOutcome& outcome = outcomes[static_cast<std::size_t>(rank)];
       ASSERT_TRUE(outcome.membership) << address << ": " << outcome.message;
       EXPECT_EQ(outcome.membership->rank(), rank);
       EXPECT_EQ(outcome.membership->size(), size);
@@ -78,7 +78,7 @@ TEST(Join, MissingRankIsNamedOnEveryRankThatIsThere) {
   auto ranks = whole_job(4, "file://" + directory.path("job"), milliseconds(400));
   ranks.pop_back();
   const auto outcomes = join_all(ranks);
-  for (const Outcome& outcome : outcomes) {
+  for (const JoinOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.code, Errc::timeout) << outcome.message;
     expect_mentions(outcome.message, {"rank 3 missing; present: 0 1 2"});
     EXPECT_GE(outcome.took, milliseconds(350));
@@ -93,7 +93,7 @@ TEST(Join, TheShortestLimitEndsTheJoinForAll) {
   auto ranks = whole_job(4, "file://" + directory.path("job"), milliseconds(9000));
   ranks.pop_back();
   ranks[2].timeout = milliseconds(300);
-  for (const Outcome& outcome : join_all(ranks)) {
+  for (const JoinOutcome& outcome : join_all(ranks)) {
     EXPECT_EQ(outcome.code, Errc::timeout) << outcome.message;
     expect_mentions(outcome.message, {"rank 3 missing; present: 0 1 2"});
     EXPECT_LT(outcome.took, milliseconds(2000));
@@ -116,7 +116,7 @@ TEST(Join, DuplicateRankIsRefusedOnBothSides) {
   const HardLimit limit(10);
   const TemporaryDirectory directory;
   const std::string address = "file://" + directory.path("job");
-  for (const Outcome& outcome : join_all({job(0, 4, address), job(1, 4, address), job(1, 4, address)})) {
+  for (const JoinOutcome& outcome : join_all({job(0, 4, address), job(1, 4, address), job(1, 4, address)})) {
     EXPECT_EQ(outcome.code, Errc::mismatch) << outcome.message;
     expect_mentions(outcome.message, {"rank 1 joined twice", "process " + std::to_string(::getpid())});
     EXPECT_LT(outcome.took, milliseconds(3000));
@@ -127,7 +127,7 @@ TEST(Join, SecondRankZeroIsRefusedOnBothSides) {
   const HardLimit limit(10);
   const TemporaryDirectory directory;
   const std::string address = "file://" + directory.path("job");
-  for (const Outcome& outcome : join_all({job(0, 3, address), job(0, 3, address)})) {
+  for (const JoinOutcome& outcome : join_all({job(0, 3, address), job(0, 3, address)})) {
     EXPECT_EQ(outcome.code, Errc::mismatch) << outcome.message;
     expect_mentions(outcome.message, {"rank 0 joined twice"});
   }
@@ -137,7 +137,7 @@ TEST(Join, WorldSizesAreNamedOnBothSides) {
   const HardLimit limit(10);
   const TemporaryDirectory directory;
   const std::string address = "file://" + directory.path("job");
-  for (const Outcome& outcome : join_all({job(0, 3, address), job(1, 4, address)})) {
+  for (const JoinOutcome& outcome : join_all({job(0, 3, address), job(1, 4, address)})) {
     EXPECT_EQ(outcome.code, Errc::mismatch) << outcome.message;
     expect_mentions(outcome.message, {"rank 1", "world size 4", "rank 0", "with 3"});
   }
@@ -147,7 +147,7 @@ TEST(Join, RankOutOfRangeIsNamedOnBothSides) {
   const HardLimit limit(10);
   const TemporaryDirectory directory;
   const std::string address = "file://" + directory.path("job");
-  for (const Outcome& outcome : join_all({job(0, 3, address), job(7, 3, address)})) {
+  for (const JoinOutcome& outcome : join_all({job(0, 3, address), job(7, 3, address)})) {
     EXPECT_EQ(outcome.code, Errc::mismatch) << outcome.message;
     expect_mentions(outcome.message, {"rank 7", "out of range", "0 to 2"});
   }
@@ -157,12 +157,12 @@ TEST(Join, ProtocolVersionsAreNamedOnBothSides) {
   const HardLimit limit(10);
   const TemporaryDirectory directory;
   const std::string address = "file://" + directory.path("job");
-  Outcome zero;
+  JoinOutcome zero;
   std::thread thread(
       [&] { zero = outcome_of([&] { return rendezvous::join_with_protocol(job(0, 2, address), {}, 1); }); });
-  const Outcome one = outcome_of([&] { return rendezvous::join_with_protocol(job(1, 2, address), {}, 9); });
+  const JoinOutcome one = outcome_of([&] { return rendezvous::join_with_protocol(job(1, 2, address), {}, 9); });
   thread.join();
-  for (const Outcome* const outcome : std::initializer_list<const Outcome*>{&zero, &one}) {
+  for (const JoinOutcome* const outcome : std::initializer_list<const JoinOutcome*>{&zero, &one}) {
     EXPECT_EQ(outcome->code, Errc::mismatch) << outcome->message;
     expect_mentions(outcome->message, {"rank 1", "protocol 9", "rank 0", "speaks 1"});
   }
@@ -212,7 +212,7 @@ TEST(Join, JobsSideBySideDoNotMix) {
   const auto other = whole_job(3, "file://" + directory.path("two"));
   ranks.insert(ranks.end(), other.begin(), other.end());
   auto outcomes = join_all(ranks);
-  for (const Outcome& outcome : outcomes) ASSERT_TRUE(outcome.membership) << outcome.message;
+  for (const JoinOutcome& outcome : outcomes) ASSERT_TRUE(outcome.membership) << outcome.message;
   leave_all(outcomes);
 }
 
@@ -230,7 +230,7 @@ TEST(Join, FileOfACrashedJobIsReplaced) {
   for (const std::uint16_t port : {free_port(), rendezvous::local_address(silent).port()}) {
     leave_stale_file(path, port);
     auto outcomes = join_all(whole_job(3, "file://" + path));
-    for (const Outcome& outcome : outcomes) {
+    for (const JoinOutcome& outcome : outcomes) {
       ASSERT_TRUE(outcome.membership) << outcome.message;
       EXPECT_LT(outcome.took, milliseconds(3000));
     }
@@ -244,7 +244,7 @@ TEST(Join, OthersWaitOutAStaleFileUntilRankZeroComes) {
   const TemporaryDirectory directory;
   const std::string path = directory.path("job");
   leave_stale_file(path, free_port());
-  Outcome one;
+  JoinOutcome one;
   std::thread thread([&] { one = outcome_of([&] { return Membership::join(job(1, 2, "file://" + path), {}); }); });
   std::this_thread::sleep_for(milliseconds(100));
   auto zero = outcome_of([&] { return Membership::join(job(0, 2, "file://" + path), {}); });
@@ -327,7 +327,7 @@ TEST(Join, RunningOutOfDescriptorsIsSaidByName) {
   ::close(pipe_ends[1]);
   auto others = whole_job(4, address, milliseconds(400));
   others.erase(others.begin());
-  for (const Outcome& outcome : join_all(others)) EXPECT_NE(outcome.code, Errc::ok);
+  for (const JoinOutcome& outcome : join_all(others)) EXPECT_NE(outcome.code, Errc::ok);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   std::string said(4096, '\0');
@@ -338,4 +338,4 @@ TEST(Join, RunningOutOfDescriptorsIsSaidByName) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::rendezvous_join_test

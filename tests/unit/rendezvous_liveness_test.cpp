@@ -5,7 +5,7 @@
 #include "rank_process.hpp"
 #include "rendezvous/standing_membership.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::rendezvous_liveness_test {
 namespace {
 
 /// Four ranks in processes of their own, joined.
@@ -325,7 +325,7 @@ TEST(Liveness, CallsFromManyThreadsAreSafe) {
   auto outcomes = join_all(whole_job(3, "local://" + directory.path("job")));
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    for (Outcome& outcome : outcomes) {
+    for (JoinOutcome& outcome : outcomes) {
       threads.emplace_back([&outcome, i] {
         for (int turn = 0; turn < 100; ++turn) static_cast<void>(outcome.membership->loss());
         if (i == 3 && outcome.membership->rank() == 1) outcome.membership->give_up("enough");
@@ -348,7 +348,7 @@ TEST(Liveness, DescriptorsAndThreadsStayFlat) {
   const TemporaryDirectory directory;
   const auto round = [&] {
     auto outcomes = join_all(whole_job(3, "local://" + directory.path("job")));
-    for (const Outcome& outcome : outcomes) ASSERT_TRUE(outcome.membership) << outcome.message;
+    for (const JoinOutcome& outcome : outcomes) ASSERT_TRUE(outcome.membership) << outcome.message;
     leave_all(outcomes);
   };
   round();
@@ -360,4 +360,4 @@ TEST(Liveness, DescriptorsAndThreadsStayFlat) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::rendezvous_liveness_test

@@ -10,7 +10,7 @@
 #include "rendezvous/wire.hpp"
 #include "rendezvous_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::rendezvous_strangers_test {
 namespace {
 using rendezvous::Channel;
 using rendezvous::Descriptor;
@@ -61,7 +61,7 @@ class JobUnderWay {
     start(2);
     for (std::thread& thread : threads_) thread.join();
     EXPECT_LT(since(begin), limit);
-    for (const Outcome& outcome : outcomes_) {
+    for (const JoinOutcome& outcome : outcomes_) {
       ASSERT_TRUE(outcome.membership) << outcome.message;
       EXPECT_EQ(outcome.membership->blobs()[2], blob_of(2));
     }
@@ -77,7 +77,7 @@ class JobUnderWay {
   }
 
   SocketAddress place_;
-  std::vector<Outcome> outcomes_{3};
+  std::vector<JoinOutcome> outcomes_{3};
   std::vector<std::thread> threads_;
 };
 
@@ -168,7 +168,7 @@ TEST(Strangers, WrongKeyIsNamedToTheOtherSideToo) {
 TEST(Strangers, WhoDoesNotKnowTheFileCannotJoin) {
   const HardLimit limit(20);
   const TemporaryDirectory directory;
-  Outcome zero;
+  JoinOutcome zero;
   std::thread thread([&] {
     zero = outcome_of(
         [&] { return Membership::join(job(0, 2, "local://" + directory.path("job"), milliseconds(300)), {}); });
@@ -318,4 +318,4 @@ TEST(ControlChannel, SendingToAClosedEndRaisesNoSignal) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::rendezvous_strangers_test

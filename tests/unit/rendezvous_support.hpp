@@ -61,16 +61,16 @@ inline Rendezvous job(int rank, int size, const std::string& address, millisecon
 }
 
 /// What one rank got from joining: a membership, or an error.
-struct Outcome {
+struct JoinOutcome {
   std::unique_ptr<Membership> membership;
   Errc code = Errc::ok;
   std::string message;
   milliseconds took{0};
 };
 
-inline Outcome outcome_of(const std::function<std::unique_ptr<Membership>()>& join) {
+inline JoinOutcome outcome_of(const std::function<std::unique_ptr<Membership>()>& join) {
   const auto begin = std::chrono::steady_clock::now();
-  Outcome outcome;
+  JoinOutcome outcome;
   try {
     outcome.membership = join();
   } catch (const Error& error) {
@@ -88,8 +88,8 @@ inline void expect_mentions(const std::string& text, const std::vector<std::stri
 inline std::string blob_of(int rank) { return "blob of rank " + std::to_string(rank); }
 
 /// Joins all the given ranks at once, each in a thread of its own.
-inline std::vector<Outcome> join_all(const std::vector<Rendezvous>& ranks) {
-  std::vector<Outcome> outcomes(ranks.size());
+inline std::vector<JoinOutcome> join_all(const std::vector<Rendezvous>& ranks) {
+  std::vector<JoinOutcome> outcomes(ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back(
@@ -107,9 +107,9 @@ inline std::vector<Rendezvous> whole_job(int size, const std::string& address,
 }
 
 /// All ranks leave at once, as a program does at its end.
-inline void leave_all(std::vector<Outcome>& outcomes, milliseconds limit = milliseconds(5000)) {
+inline void leave_all(std::vector<JoinOutcome>& outcomes, milliseconds limit = milliseconds(5000)) {
   std::vector<std::thread> threads;
-  for (Outcome& outcome : outcomes) {
+  for (JoinOutcome& outcome : outcomes) {
     threads.emplace_back([&outcome, limit] {
       if (outcome.membership) outcome.membership->leave(limit);
     });

@@ -16,7 +16,7 @@
 #include <tightwire/session.hpp>
 #include <tightwire/testing/calls.hpp>
 
-namespace tightwire::testing {
+namespace tightwire::testing::rotation_test {
 namespace {
 
 /// By the definition: y[i] = sum over j of (-1)^popcount(i & j) x[j], in double.
@@ -330,4 +330,4 @@ TEST(Rotation, SpecificationsAndTheirErrors) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::rotation_test

@@ -11,7 +11,7 @@
 
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::session_channels_test {
 namespace {
 
 SessionOptions short_wait() {
@@ -75,4 +75,4 @@ TEST(Channels, SessionsThatAreSealedAtOnceAgreeOnThem) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::session_channels_test

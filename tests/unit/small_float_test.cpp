@@ -13,7 +13,7 @@
 
 #include "unit/small_float_table.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::small_float_test {
 namespace {
 
 template <class Format>
@@ -114,4 +114,4 @@ TYPED_TEST(SmallFloats, NoiseReachesBothNeighboursAndNoFurther) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::small_float_test

@@ -14,7 +14,7 @@
 #include "support/model.hpp"
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::sparse_index_test {
 namespace {
 
 using sparse::Entries;
@@ -197,4 +197,4 @@ TEST(SparseSection, AnyBytesAreReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::sparse_index_test

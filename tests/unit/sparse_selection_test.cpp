@@ -15,7 +15,7 @@
 
 #include "support/model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::sparse_selection_test {
 namespace {
 
 using sparse::magnitude_key;
@@ -250,4 +250,4 @@ TEST(SparseSelection, Beyond16MillionElements) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::sparse_selection_test

@@ -5,7 +5,7 @@
 
 #include "support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::transport_conformance_test {
 namespace {
 
 /// Gives each rank, a thread, the next transport of its own, made together with those of the others.
@@ -37,4 +37,4 @@ TEST(TransportConformance, OfTheInProcessTransport) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::transport_conformance_test
