@@ -46,7 +46,7 @@ stage "building"
 cmake --preset dev >/dev/null
 cmake --build --preset dev
 stage "headers alone"
-scripts/check_headers.py
+scripts/check_syntax.py
 stage "clang-tidy"
 scripts/tidy.sh
 stage "testing"

@@ -5,8 +5,6 @@
 namespace tightwire::rendezvous {
 namespace {
 
-constexpr std::chrono::milliseconds kFarewellLimit{500};
-
 struct Member {
   Channel channel;
   std::string origin;

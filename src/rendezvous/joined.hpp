@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ std::string list_ranks(const std::vector<int>& ranks);
 /// "rank 3 missing; present: 0 1 2", by who is there.
 std::string describe_attendance(const std::vector<bool>& present);
 
+/// How long that who is told why it cannot join may take to read it.
+inline constexpr std::chrono::milliseconds kFarewellLimit{500};
 /// Sends what is queued, says that nothing follows, and waits until the other ends have read it, not beyond `until`.
 void close_gently(std::vector<Channel*> channels, TimePoint until) noexcept;
 

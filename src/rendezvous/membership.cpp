@@ -27,21 +27,21 @@ class LoneMembership final : public Membership {
   Descriptor never_;
 };
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(Errc::invalid_argument, message); }
+[[noreturn]] void refuse_to_join(const std::string& message) { throw Error(Errc::invalid_argument, message); }
 
 void check(const Rendezvous& rendezvous, std::string_view blob) {
   const std::string who = "rank " + std::to_string(rendezvous.rank) + ": ";
-  if (rendezvous.size < 1) refuse(who + "world size " + std::to_string(rendezvous.size) + " is below 1");
-  if (rendezvous.rank < 0) refuse(who + "a rank is never negative");
-  if (rendezvous.size == 1 && rendezvous.rank != 0) refuse(who + "a job of one rank has rank 0 only");
+  if (rendezvous.size < 1) refuse_to_join(who + "world size " + std::to_string(rendezvous.size) + " is below 1");
+  if (rendezvous.rank < 0) refuse_to_join(who + "a rank is never negative");
+  if (rendezvous.size == 1 && rendezvous.rank != 0) refuse_to_join(who + "a job of one rank has rank 0 only");
   if (rendezvous.timeout.count() <= 0) {
-    refuse(who + "timeout " + std::to_string(rendezvous.timeout.count()) + " ms is not above zero");
+    refuse_to_join(who + "timeout " + std::to_string(rendezvous.timeout.count()) + " ms is not above zero");
   }
   if (blob.size() > kBlobBytes) {
-    refuse(who + "a blob of " + std::to_string(blob.size()) + " bytes is above the limit of " +
-           std::to_string(kBlobBytes));
+    refuse_to_join(who + "a blob of " + std::to_string(blob.size()) + " bytes is above the limit of " +
+                   std::to_string(kBlobBytes));
   }
-  if (rendezvous.size > 1 && rendezvous.key.empty()) refuse(who + "the job key is empty (TIGHTWIRE_JOB_KEY)");
+  if (rendezvous.size > 1 && rendezvous.key.empty()) refuse_to_join(who + "the job key is empty (TIGHTWIRE_JOB_KEY)");
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
 /// How long one address may leave us without an answer; doubled with every round through all of them.
 constexpr std::chrono::milliseconds kFirstPatience{1000};
-constexpr std::chrono::milliseconds kFarewellLimit{500};
 
 /// Any rank but 0 while the job gathers.
 class Participant {

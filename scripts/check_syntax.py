@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Every public header compiles alone: checks, and generates no code for, what CMake has prepared for that in build/dev.
+"""Every public header compiles alone, and so does every benchmark: checks, and generates no code for, what CMake has prepared
+for that in build/dev.
 
-    scripts/check_headers.py              after cmake --preset dev
-    scripts/check_headers.py codec/       those whose path contains that
+    scripts/check_syntax.py              after cmake --preset dev
+    scripts/check_syntax.py codec/       those whose path contains that
 """
 import concurrent.futures
 import json
@@ -25,12 +26,13 @@ def check(entry: dict[str, str]) -> str:
 def main() -> None:
     part = sys.argv[1] if len(sys.argv) > 1 else ""
     entries = json.loads((BUILD / "compile_commands.json").read_text())
-    alone = [entry for entry in entries if re.search(r"verify_interface_header_sets/.*" + re.escape(part), entry["file"])]
+    alone = [entry for entry in entries
+             if re.search(r"(verify_interface_header_sets|/bench)/.*" + re.escape(part), entry["file"]) and not entry["file"].endswith(".cu")]
     if not alone:
-        sys.exit(f"check_headers.py: no header to check in {BUILD}; is it configured?")
+        sys.exit(f"check_syntax.py: nothing to check in {BUILD}; is it configured?")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         complaints = [complaint for complaint in pool.map(check, alone) if complaint]
-    print("".join(complaints) + f"{len(alone)} headers, {len(complaints)} do not compile alone")
+    print("".join(complaints) + f"{len(alone)} files, {len(complaints)} do not compile alone")
     sys.exit(1 if complaints else 0)
 
 
