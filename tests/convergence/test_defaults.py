@@ -50,15 +50,43 @@ class Limits(unittest.TestCase):
         self.assertIn("<failure", report.as_junit({"study": "test", "comparisons": [pair]}))
 
     def test_recommended_must_be_shown_to_be_good(self):
-        self.assertEqual(status(compared(UNDECIDED)), 0)
-        self.assertEqual(status(compared(UNDECIDED), undecided_fails=True), 3)
-        self.assertEqual(status(compared(UNDECIDED, recommended=True)), 3)
+        self.assertEqual(status(compared(AS_GOOD), compared(UNDECIDED)), 0)
+        self.assertEqual(status(compared(AS_GOOD), compared(UNDECIDED), undecided_fails=True), 3)
+        self.assertEqual(status(compared(AS_GOOD), compared(UNDECIDED, recommended=True)), 3)
         self.assertEqual(status(compared(AS_GOOD, recommended=True), compared(UNDECIDED)), 0)
+
+    def test_nothing_decided_is_no_success(self):
+        self.assertEqual(status(compared(UNDECIDED), compared(UNDECIDED)), 3)
+
+    def test_undecided_control_is_no_success(self):
+        good = compared(AS_GOOD)
+        for expected in (AS_GOOD, WORSE):
+            control = compared(UNDECIDED, kind="negative control", expected=expected)
+            self.assertEqual(status(good, control), 3)
+            pair = report.as_json(Study("test", [control.pair], range(1, 6)), [control])["comparisons"][0]
+            self.assertIn("<failure", report.as_junit({"study": "test", "comparisons": [pair]}))
+        self.assertEqual(status(compared(WORSE, expected=AS_GOOD), compared(UNDECIDED, expected=WORSE)), 1)
+
+    def test_too_few_runs_may_be_what_is_expected(self):
+        expected = compared(UNDECIDED, expected=UNDECIDED)
+        self.assertEqual(status(expected, undecided_fails=True), 0)
+        self.assertEqual(status(compared(WORSE, expected=UNDECIDED)), 1)
+        pair = report.as_json(Study("test", [expected.pair], range(1, 6)), [expected])["comparisons"][0]
+        suite = report.as_junit({"study": "test", "comparisons": [pair]})
+        self.assertNotIn("<failure", suite)
+        self.assertNotIn("<skipped", suite)
+
+    def test_codec_by_name_is_what_the_tier_has(self):
+        study = tiers.tier_study("quick", tiers.Trainer("trainer"), codecs=["powersgd:rank=4", "int2"], controls=False)
+        recommended = {pair.arm.name for pair in study.pairs if pair.recommended}
+        self.assertEqual(recommended, {"powersgd:rank=4"})
+        self.assertEqual([pair.limit for pair in study.pairs if pair.task == "quadratic"], [tiers.FULL_RANK, ""])
+        self.assertTrue(study.rules.undecided_fails)  # who names a codec asks what becomes of it
 
     def test_judging_a_study_tells_of_its_limits(self):
         class Ran:
             def run(self, jobs):
-                return [run(2.0 if job.title == "late" else 1.0, 100) for job in jobs]
+                return [run(0.01 * i % 0.06 + (2.0 if job.title == "late" else 1.0), 100) for i, job in enumerate(jobs)]
 
         for name, limit, words in (("late", "it is late", "documented: it is late"),
                                    ("early", "it is late", "take this limit out of the tier"), ("late", "", "margin")):

@@ -14,7 +14,7 @@ TRAIN = """
 import json, sys
 seed, worse = int(sys.argv[1]), float(sys.argv[2])
 for step in range(5):
-    print(json.dumps({"step": step, "loss": 1 / (step + 1) + worse, "bytes": 100 * step, "metric": seed + worse}))
+    print(json.dumps({"step": step, "loss": 1 / (step + 1) + worse, "bytes": 100 * step, "metric": seed + worse * (1 + 0.01 * seed)}))
 """
 
 
@@ -40,6 +40,7 @@ class Page(unittest.TestCase):
             shown = pair["estimate"]
             self.assertIn(f"{shown['mean']:.3f} ({shown['lower']:.3f} to {shown['upper']:.3f})", page)
         self.assertIn("&lt;good&gt;", page)
+        self.assertIn("where deficits are nearly normal. What happens to fewer than 45% of trainings, 5 seeds", page)
         self.assertEqual(page.count("<tr class='wrong'"), 1)
         self.assertEqual((result["false_alarm_rate"], result["miss_rate"]), (None, 0.5))
         self.assertEqual(page.count("<svg"), 2)  # at a glance, and the curves of the task

@@ -1,9 +1,16 @@
 """The runner, and studies of a trainer that is not ours."""
+import contextlib
+import dataclasses
+import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +19,7 @@ from tightwire.convergence import __main__ as command
 from tightwire.convergence import compare, report
 from tightwire.convergence.configuration import ConfigurationError, read
 from tightwire.convergence.judging import AS_GOOD, FAILED, UNDECIDED, WORSE
-from tightwire.convergence.running import Job, Keys, Runner
+from tightwire.convergence.running import Job, Keys, Runner, file_hash, library_here
 
 TOY = Path(__file__).resolve().parent / "toy_trainer.py"
 KEYS = Keys("iteration", "train_loss", "sent", "test_loss")
@@ -76,6 +83,93 @@ class Running(InFolder):
         Runner(self.folder).run([self.job(files=(str(watched),))])
         self.assertEqual(len(self.started()), 2)
         self.assertEqual(Runner(self.folder).cached(self.job(fault="diverged", files=(str(watched),))), None)
+
+    def test_key_has_whatever_results_depend_on(self):
+        script, other = self.folder / "train.py", self.folder / "other"
+        script.write_text("1")
+        other.mkdir()
+        (other / "a").write_text("same")
+        (other / "b").write_text("same")
+        base = Job("job", ("python3", "train.py"), {"A": "1"}, folder=str(self.folder), files=(str(other / "a"),))
+
+        def key(job=base, **environment):
+            with unittest.mock.patch.dict(os.environ, environment):
+                return job.key(file_hash)
+
+        plain = key()
+        self.assertEqual(key(), plain)
+        self.assertEqual(key(UNRELATED="1"), plain)
+        self.assertEqual(key(dataclasses.replace(base, folder=f"{other}/..")), plain)  # the same folder
+        for name, changed in (("folder", key(dataclasses.replace(base, folder=str(other)))),
+                              ("name of a file", key(dataclasses.replace(base, files=(str(other / "b"),)))),
+                              ("library", key(dataclasses.replace(base, library="2"))),
+                              ("inherited", key(TIGHTWIRE_CPU_LEVEL="scalar")), ("threads", key(OMP_NUM_THREADS="3"))):
+            self.assertNotEqual(changed, plain, name)
+        script.write_text("2")
+        self.assertNotEqual(key(), plain, "a word of the command that is a file")
+
+    def test_library_is_that_which_trainers_find(self):
+        (self.folder / "lib").mkdir()
+        library = self.folder / "lib" / "libtightwire.so"
+        library.write_text("1")
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("TIGHTWIRE_LIBRARY", None)
+            before = library_here(self.folder)
+            library.write_text("2")
+            after = library_here(self.folder)
+            self.assertNotEqual(before, after)
+            named = self.folder / "named.so"
+            named.write_text("3")
+            os.environ["TIGHTWIRE_LIBRARY"] = str(named)
+            self.assertNotEqual(library_here(self.folder), after)
+
+    def test_metric_that_is_no_number_is_no_divergence(self):
+        for value, right in (('"0.91"', False), ("true", False), ("[0.5]", False), ("{}", False), ('"nan"', False),
+                             ("null", True), ("NaN", True), ("-Infinity", True), ("3", True), ("1" + "0" * 400, True)):
+            job = Job(value, ("echo", f'{{"metric": {value}}}'))
+            for _ in range(2):  # nor is it kept
+                run = Runner(self.folder).run([job])[0]
+                self.assertEqual(run.error == "", right, value)
+            if not right:
+                self.assertIn('metric is no number: "metric" is ', run.error)
+            elif value != "3":
+                self.assertIsNone(run.metric())
+
+    def test_ranks_in_sessions_of_their_own_do_not_keep_us_waiting(self):
+        """Launchers start them so; they hold the pipes, and no signal to the group reaches them. They end all the same."""
+        for deaf in ("", "trap '' TERM; "):
+            marked = f"40.{os.getpid()}"
+            command = ("bash", "-c", f"{deaf}setsid sleep {marked} & wait; sleep {marked}")
+            began = time.monotonic()
+            run = Runner(self.folder).run([Job("launcher", command, timeout=0.5)])[0]
+            self.assertIn("was not done after 0.5 s", run.error)
+            self.assertLess(time.monotonic() - began, 15)
+            self.assertEqual(subprocess.run(["pgrep", "-f", f"sleep {marked}"], stdout=subprocess.PIPE, check=False).stdout, b"")
+
+    def test_launcher_is_asked_to_end_its_ranks_before_it_is_killed(self):
+        script = f"import signal, sys, time; signal.signal(15, lambda *_: (open({str(self.log)!r}, 'w').write('asked'), sys.exit(1)))"
+        script += f"; open({str(self.log)!r}, 'w').write('ready'); time.sleep(40)"
+        began = time.monotonic()
+        Runner(self.folder).run([Job("launcher", ("/usr/bin/python3", "-c", script), timeout=2)])
+        self.assertEqual(self.log.read_text(), "asked")
+        self.assertLess(time.monotonic() - began, 6)  # and what has ended is not waited for
+
+    def test_interruption_waits_for_no_rank(self):
+        """As by Ctrl-C: the command ends in time, though a rank holds its pipes."""
+        study = self.folder / "detached.toml"
+        study.write_text(f'''command = ["bash", "-c", "touch {self.log}; setsid sleep 40 & wait # {{seed}}"]
+codecs = ["int8"]
+metric = {{ margin = 1 }}''')
+        main = Path(__file__).resolve().parent
+        process = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(main)!r}); import suite; "
+                                    "from tightwire.convergence import __main__ as c; sys.exit(c.main(sys.argv[1:]))",
+                                    str(study), "--folder", str(self.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(process.stderr.close)
+        end = time.monotonic() + 30
+        while not self.log.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(20), 130)
 
     def test_half_written_result_is_not_taken(self):
         run = Runner(self.folder).run([self.job()])[0]
@@ -160,10 +254,56 @@ class ForeignTrainer(InFolder):
         path = self.study('codecs = ["sign"]\n', **{"seeds = 5": "seeds = 3"})
         self.assertEqual(command.main([str(path), "--folder", str(self.folder), "--no-html"]), 3)
         path.write_text(path.read_text() + '[judge]\nundecided = "pass"\n')
-        self.assertEqual(command.main([str(path), "--folder", str(self.folder), "--no-html"]), 0)
+        self.assertEqual(command.main([str(path), "--folder", str(self.folder), "--no-html"]), 3)  # nothing at all is known
         result = json.loads((self.folder / "result.json").read_text())
         self.assertEqual(result["comparisons"][0]["verdict"], UNDECIDED)
         self.assertIn(UNDECIDED, report.table(result))
+
+    def test_diverged_baseline_is_a_failure_and_tells_why(self):
+        """Where both fail to train, the arm is not as good."""
+        path = self.study('codecs = ["sign"]\n', **{"environment = {": 'environment = { FAULT = "diverged", '})
+        self.assertEqual(command.main([str(path), "--folder", str(self.folder), "--no-html"]), 2)
+        pair = json.loads((self.folder / "result.json").read_text())["comparisons"][0]
+        self.assertEqual(pair["verdict"], FAILED)
+        self.assertIn("the baseline diverged in 5 of 5 runs", pair["reasons"][0])
+
+    def test_divergence_without_a_worst_fails_its_pair_alone(self):
+        path = self.study('[[arms]]\ncodec = "sign"\nenvironment = { FAULT = "diverged" }\n[[arms]]\nname = "sound"\ncodec = "sign"\n',
+                          **{", worst = 10.0": ""})
+        arguments = [str(path), "--folder", str(self.folder), "--no-html"]
+        self.assertEqual(command.main(arguments), 2)
+        first, second = json.loads((self.folder / "result.json").read_text())["comparisons"]
+        self.assertEqual((first["verdict"], second["verdict"]), (FAILED, AS_GOOD))
+        self.assertIn("has no `worst`", first["reasons"][0])
+        told = read(path).power(Runner(self.folder))  # of what is there now
+        self.assertIn("has no `worst`", told[0])
+        self.assertIn("seeds show a margin", told[1])
+        self.assertEqual(command.main([*arguments, "--plan"]), 0)
+
+    def test_reports_of_an_earlier_run_do_not_outlive_the_next(self):
+        path = self.study('codecs = ["sign"]\n')
+        arguments = [str(path), "--folder", str(self.folder), "--no-html"]
+        (self.folder / "report.html").write_text("old")
+        self.assertEqual(command.main(arguments), 0)
+        self.assertFalse((self.folder / "report.html").exists())
+        path.write_text(path.read_text().replace('files = ["', 'files = ["/no/such/file", "'))
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(command.main(arguments), command.WRONG_USAGE)
+        self.assertEqual([name for name in report.FILES if (self.folder / name).exists()], [])
+
+    def test_seeds_that_do_not_reach_the_trainer_are_found(self):
+        path = self.study('codecs = ["sign"]\n', **{'"--seed", "{seed}"': '"--seed", "7", "{seed}"'})
+        self.assertEqual(command.main([str(path), "--folder", str(self.folder), "--no-html"]), 2)
+        self.assertIn("seeds change nothing", json.loads((self.folder / "result.json").read_text())["comparisons"][0]["reasons"][0])
+
+    def test_one_training_at_a_time_unless_the_file_says_more(self):
+        self.assertEqual(read(self.study()).workers, 1)
+        self.assertEqual(read(self.study(**{"seeds = 5": "seeds = 5\nworkers = 3"})).workers, 3)
+
+    def test_no_files_is_told(self):
+        told = read(self.study(**{f'files = ["{TOY}"]': ""})).warnings
+        self.assertIn('"files" is empty', told[0])
+        self.assertEqual(read(self.study()).warnings, ())
 
 
 class Configuration(InFolder):
@@ -171,6 +311,14 @@ class Configuration(InFolder):
         for changes, words in (({"name = ": "nam = "}, "unknown: nam; known: arms"),
                                ({"margin = 0.001, ": ""}, "[metric]: \"margin\" is missing"),
                                ({"margin = 0.001": "margin = -1"}, "\"margin\" must be above 0"),
+                               ({"margin = 0.001": "margin = nan"}, "\"margin\" must be finite"),
+                               ({"worst = 10.0": "worst = inf"}, "\"worst\" must be finite"),
+                               ({"worst = 10.0": "worst = 10.0, target = -inf"}, "\"target\" must be finite"),
+                               ({"worst = 10.0": "deviation = nan"}, "\"deviation\" must be finite"),
+                               ({"seeds = 5": "seeds = 5\ntimeout = nan"}, "\"timeout\" must be finite"),
+                               ({"seeds = 5": "seeds = 5\ntimeout = 0"}, "\"timeout\" must be above 0"),
+                               ({"seeds = 5": "seeds = 5\nworkers = 0"}, "\"workers\" must be above 0"),
+                               ({"codecs = [": "judge = { alpha = nan }\ncodecs = ["}, "\"alpha\" must be finite"),
                                ({"seeds = 5": "seeds = [1, 1]"}, "\"seeds\" must be"),
                                ({"seeds = 5": "seeds = \"5\""}, "\"seeds\" must be int or list"),
                                ({"{seed}": "1"}, "all runs would be the same"),
@@ -181,6 +329,14 @@ class Configuration(InFolder):
             self.assertIn(words, str(caught.exception))
         with self.assertRaisesRegex(ConfigurationError, "cannot be read"):
             read(self.folder / "none.toml")
+
+    def test_numbers_of_seeds_and_workers_that_make_no_sense(self):
+        for option in ("--seeds", "--workers"):
+            for value in ("0", "-3", "1.5", "x", ""):
+                with self.assertRaises(SystemExit) as caught, contextlib.redirect_stderr(io.StringIO()) as told:
+                    command.main([f"{option}={value}"])
+                self.assertEqual(caught.exception.code, command.WRONG_USAGE)  # and not that of trainings that failed
+                self.assertIn("must be a whole number above 0", told.getvalue())
 
     def test_trainer_that_is_missing_is_named(self):
         os.environ.pop("TIGHTWIRE_CONVERGENCE_TRAINER", None)
@@ -196,6 +352,36 @@ class Functions(unittest.TestCase):
         self.assertTrue(found["good"].as_good)
         self.assertEqual(found["bad"].verdict.verdict, WORSE)
         self.assertEqual(found["bad"].baseline[2], 3)
+
+    def test_baseline_that_diverged(self):
+        found = compare(lambda codec, seed: float("nan"), ["int8"], 6, margin=0.1, worst=5.0)
+        self.assertFalse(found["int8"].as_good)
+        self.assertEqual(found["int8"].verdict.verdict, FAILED)
+        self.assertIn("the baseline diverged in 6 of 6 runs", found["int8"].verdict.reasons[0])
+
+    def test_divergence_without_a_worst_fails_its_codec_alone(self):
+        def train(codec, seed):
+            return float("inf") if codec == "bad" and seed == 3 else seed + 0.001 * (codec == "good")
+
+        found = compare(train, ["bad", "good"], 6, margin=0.1)
+        self.assertEqual([one.verdict.verdict for one in found.values()], [FAILED, AS_GOOD])
+        self.assertEqual(list(found), ["bad", "good"])
+
+    def test_what_makes_no_sense_is_refused_before_anything_is_trained(self):
+        def train(codec, seed):
+            raise AssertionError("trained")
+
+        nan = float("nan")
+        for words, seeds, more in (("different", [1, 2, 3, 4, 4], {}), ("above 0", 0, {}), ("above 0", [], {}),
+                                   ("margin", 5, {"margin": nan}), ("margin", 5, {"margin": 0}), ("alpha", 5, {"alpha": nan}),
+                                   ("alpha", 5, {"alpha": 0.7}), ("worst", 5, {"worst": nan})):
+            with self.assertRaisesRegex(ValueError, words):
+                compare(train, ["int8"], seeds, **{"margin": 0.1, **more})
+
+    def test_metric_that_is_no_number(self):
+        for value in ("0.91", True, None):
+            with self.assertRaisesRegex(TypeError, 'codec "exact", seed 1, is no number'):
+                compare(lambda codec, seed, value=value: value, ["int8"], 5, margin=0.1)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import unittest
 import numpy
 import suite  # noqa: F401  first: it makes the next imports possible
 from tightwire.convergence.judging import AS_GOOD, UNDECIDED, WORSE, Evidence, Metric, judge, wrong_verdicts
-from tightwire.convergence.statistics import estimate, holm, seeds_needed, student_cdf, student_quantile
+from tightwire.convergence.statistics import estimate, holm, rarest_seen, seeds_needed, student_cdf, student_quantile
 
 
 class Student(unittest.TestCase):
@@ -54,9 +54,22 @@ class Interval(unittest.TestCase):
         shown = estimate([0.0] * 5, 0.1)
         self.assertEqual((shown.lower, shown.upper, shown.p_not_below, shown.p_not_above), (0, 0, 0, 1))
 
+    def test_no_spread_is_no_certainty(self):
+        for value, below, above in ((0.05, 2**-5, 1), (0.2, 1, 2**-5), (0.1, 1, 1)):
+            shown = estimate([value] * 5, 0.1)
+            self.assertEqual((shown.deviation, shown.p_not_below, shown.p_not_above), (0, below, above))
+
     def test_what_is_not_finite_is_refused(self):
         with self.assertRaisesRegex(ValueError, "finite"):
             estimate([1.0, math.nan], 1)
+        for margin in (math.nan, math.inf):
+            with self.assertRaisesRegex(ValueError, "margin must be finite"):
+                estimate([0.0, 0.1], margin)
+
+    def test_what_overflows_shows_nothing(self):
+        with numpy.errstate(all="ignore"):
+            shown = estimate([1.7e308] * 4 + [1.6e308], 0.1)
+        self.assertEqual((shown.p_not_below, shown.p_not_above), (1, 1))
 
 
 class Holm(unittest.TestCase):
@@ -77,6 +90,10 @@ class Power(unittest.TestCase):
         # One-sided t test, 5 %, power 90 %, margin of one deviation: 10 or 11 by the noncentral distribution.
         self.assertIn(seeds_needed(1.0, 1.0), (10, 11))
         self.assertGreater(seeds_needed(2.0, 1.0), 3 * seeds_needed(1.0, 1.0))
+
+    def test_rarest_that_is_seen(self):
+        self.assertAlmostEqual(rarest_seen(5), 0.4507, 4)
+        self.assertAlmostEqual((1 - rarest_seen(20)) ** 20, 0.05)
 
     def test_told_number_does_reach_the_power(self):
         random, shown, runs, metric = numpy.random.default_rng(5), 0, seeds_needed(0.1, 0.12), Metric("loss", 0.12)
@@ -119,6 +136,34 @@ class Verdicts(unittest.TestCase):
         self.assertAlmostEqual(self.METRIC.deficit(1.0, math.inf), 2.0)
         with self.assertRaisesRegex(ValueError, "worst"):
             Metric("loss", 0.1).deficit(1.0, math.nan)
+
+    def test_baseline_that_diverged_is_nothing_to_be_as_good_as(self):
+        accuracy = Metric("accuracy", 0.02, higher_is_better=True, worst=0.1)
+        for metric, bad in ((self.METRIC, math.nan), (self.METRIC, None), (self.METRIC, 3.0), (self.METRIC, math.inf),
+                            (accuracy, 0.1), (accuracy, 0.05), (Metric("loss", 0.1), math.inf)):
+            with self.assertRaisesRegex(ValueError, "the baseline diverged"):
+                metric.deficit(bad, bad)
+            with self.assertRaisesRegex(ValueError, "the baseline diverged in 1 of 5 runs"):
+                metric.deficits([0.5, 0.6, bad, 0.7, 0.8], [0.5, 0.6, bad, 0.7, 0.8])
+        self.assertEqual(len(accuracy.deficits([0.11, 0.2, 0.3, 0.4, 0.5], [0.1] * 5)), 5)  # an arm may
+
+    def test_seeds_that_change_nothing_show_nothing(self):
+        with self.assertRaisesRegex(ValueError, "seeds change nothing: .* 5 runs of the baseline is 0.5"):
+            self.METRIC.deficits([0.5] * 5, [0.5, 0.51, 0.5, 0.5, 0.5])
+        same = self.METRIC.deficits([0.5] * 5, [0.5] * 5)  # nothing random in it, and the arm is the baseline, to the bit
+        verdict = judge([Evidence(same)], [self.METRIC])[0]
+        self.assertEqual(verdict.verdict, AS_GOOD)
+        self.assertIn("to the bit", verdict.reasons[-1])
+
+    def test_margins_and_levels_that_make_no_sense(self):
+        for margin in (0, -1, math.nan, math.inf):
+            with self.assertRaisesRegex(ValueError, "margin"):
+                Metric("loss", margin)
+        with self.assertRaisesRegex(ValueError, "worst"):
+            Metric("loss", 0.1, worst=math.nan)
+        for alpha in (0, 0.5, math.nan):
+            with self.assertRaisesRegex(ValueError, "alpha"):
+                judge([], [], alpha)
 
     def test_wrong_rates_are_low_where_it_is_clear_and_high_where_not(self):
         clear, unclear = Evidence([0.5, 0.6, 0.55, 0.52, 0.6, 0.5]), Evidence([0.0, 0.2, 0.05, 0.15, 0.12, 0.1])

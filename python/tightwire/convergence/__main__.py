@@ -10,31 +10,47 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from . import report
 from .configuration import ConfigurationError, read
 from .defaults import TableError, write_table
-from .running import Runner, RunError
+from .processes import RunError
+from .running import Runner
 from .study import Study
 from .tiers import TASKS, TIERS, Trainer, tier_study
 
 WRONG_USAGE = 64
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """With a status that does not stand for trainings that failed."""
+        self.print_usage(sys.stderr)
+        self.exit(WRONG_USAGE, f"{self.prog}: {message}\n")
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got \"{text}\"")
+    return value
+
+
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "tightwire converge", description="Trains with compressed gradients and with exact ones, over the same seeds, and "
         "judges whether the former are as good. Exit status: 0 all as it should be, 1 something is worse or a control was "
-        "judged wrongly, 2 trainings failed, 3 too few runs, 64 wrong usage.")
+        "judged wrongly, 2 trainings failed or gave nothing to judge, 3 too few runs, 64 wrong usage.")
     parser.add_argument("file", nargs="?", type=Path, help="TOML file of a trainer of your own (docs/convergence.md)")
     parser.add_argument("--tier", choices=sorted(TIERS), help="part of the suite (default: quick; full is for a night)")
     parser.add_argument("--task", action="append", default=[], choices=sorted(TASKS), help="this task only; repeatable")
     parser.add_argument("--codec", action="append", default=[], help="this codec instead of the tier's; repeatable")
     parser.add_argument("--no-controls", action="store_true", help="leave the controls out")
-    parser.add_argument("--seeds", type=int, default=0, help="how many, instead of the tier's")
+    parser.add_argument("--seeds", type=_positive, default=0, help="how many, instead of the tier's")
     parser.add_argument("--folder", type=Path, default=Path("convergence-results"),
                         help="for runs, which are taken from there next time, and reports")
-    parser.add_argument("--workers", type=int, default=0, help="trainings at a time (default: cores)")
+    parser.add_argument("--workers", type=_positive, default=0, help="trainings at a time (default: cores; of a file, what it says)")
     parser.add_argument("--launch", action="store_true", help="ranks are processes, by tightwire run over UCX, and not threads of "
                         "one: the same results, slower")
     parser.add_argument("--trainer", default=os.environ.get("TIGHTWIRE_CONVERGENCE_TRAINER", ""), help=argparse.SUPPRESS)
@@ -94,7 +110,11 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)  # trainings are in process groups of their own, and end with us
     try:
         study = _study(arguments)
-        runner = Runner(arguments.folder, arguments.workers, _Progress())
+        for warning in study.warnings:
+            print(f"tightwire converge: {warning}", file=sys.stderr)
+        if not arguments.plan:
+            report.discard(arguments.folder)
+        runner = Runner(arguments.folder, arguments.workers or study.workers, _Progress())
         jobs = {(job.command, tuple(job.environment.items())) for job in study.jobs()}
         print(f"{study.name}: {len(study.pairs)} pairs, {len(study.seeds)} seeds, {len(jobs)} trainings")
         for line in study.power(runner):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .judging import AS_GOOD, UNDECIDED, WORSE, Metric
-from .running import Job, Keys
+from .running import Job, Keys, library_here
 from .study import Arm, Pair, Rules, Study
 
 
@@ -17,8 +18,8 @@ class ConfigurationError(Exception):
 
 
 _KNOWN = {
-    "": {"name", "command", "environment", "folder", "files", "timeout", "seeds", "baseline", "codecs", "arms", "metric",
-         "lines", "judge"},
+    "": {"name", "command", "environment", "folder", "files", "timeout", "workers", "seeds", "baseline", "codecs", "arms",
+         "metric", "lines", "judge"},
     "metric": {"name", "margin", "higher_is_better", "worst", "target", "deviation"},
     "lines": {"step", "loss", "bytes", "metric"},
     "judge": {"alpha", "power", "undecided"},
@@ -48,6 +49,15 @@ class _Table:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join(k.__name__ for k in kinds)
             raise ConfigurationError(f"{self.where}\"{key}\" must be {names}, got {value!r}")
+        if isinstance(value, (int, float)) and not abs(value) <= sys.float_info.max:  # not so of NaN
+            raise ConfigurationError(f"{self.where}\"{key}\" must be finite, got {value!r}")
+        return value
+
+    def positive(self, key: str, kind: type | tuple[type, ...], otherwise: object = None, needed: bool = False) -> Any:
+        """A number above 0."""
+        value = self.get(key, kind, otherwise, needed)
+        if value <= 0:
+            raise ConfigurationError(f"{self.where}\"{key}\" must be above 0, got {value:g}")
         return value
 
     def texts(self, key: str, needed: bool = False) -> list[str]:
@@ -76,9 +86,7 @@ def _environment(table: _Table) -> dict[str, str]:
 def _metric(path: Path, top: _Table) -> tuple[Metric, Keys, float | None]:
     metric = _Table(path, "metric", top.get("metric", dict, needed=True))
     lines = _Table(path, "lines", top.get("lines", dict, {}))
-    margin = float(metric.get("margin", (int, float), needed=True))
-    if margin <= 0:
-        raise ConfigurationError(f"{metric.where}\"margin\" must be above 0, got {margin:g}")
+    margin = float(metric.positive("margin", (int, float), needed=True))
     bounds = {key: None if (value := metric.get(key, (int, float))) is None else float(value) for key in ("worst", "target")}
     keys = Keys(*(lines.get(key, str, key) for key in ("step", "loss", "bytes", "metric")))
     deviation = metric.get("deviation", (int, float))
@@ -113,9 +121,10 @@ def read(path: Path) -> Study:
         raise ConfigurationError(f"{path} is no TOML: {error}") from error
     top = _Table(path, "", values)
     metric, keys, deviation = _metric(path, top)
-    name, folder = top.get("name", str, path.stem), path.parent / top.get("folder", str, ".")
+    name, folder = top.get("name", str, path.stem), (path.parent / top.get("folder", str, ".")).resolve()
     files = tuple(str(folder / file) for file in top.texts("files"))
-    timeout = float(top.get("timeout", (int, float), 3600))
+    timeout = float(top.positive("timeout", (int, float), 3600))
+    library = library_here(Path(__file__).resolve().parents[1])
 
     def arm(arm_name: str, codec: str, command: Sequence[str], environment: Mapping[str, str]) -> Arm:
         if not any("{seed}" in text for text in (*command, *environment.values())):
@@ -124,7 +133,7 @@ def read(path: Path) -> Study:
         def job(seed: int) -> Job:
             return Job(f"{name}, {arm_name}, seed {seed}", tuple(_filled(part, codec, seed) for part in command),
                        {key: _filled(value, codec, seed) for key, value in environment.items()}, files, keys, timeout,
-                       str(folder))
+                       str(folder), library=library)
 
         return Arm(arm_name, job)
 
@@ -144,4 +153,7 @@ def read(path: Path) -> Study:
                           deviation=deviation))
     if not pairs:
         raise ConfigurationError(f"{path}: nothing to compare with \"{reference}\"; give \"codecs\" or [[arms]]")
-    return Study(name, pairs, _seeds(top), _rules(path, top), {"configuration": str(path)})
+    warnings = () if files else (f"{path}: \"files\" is empty; what was run before is taken again, whatever changed in the trainer "
+                                 "but for files that its command names",)
+    return Study(name, pairs, _seeds(top), _rules(path, top), {"configuration": str(path)}, top.positive("workers", int, 1),
+                 warnings)

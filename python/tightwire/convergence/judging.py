@@ -18,7 +18,8 @@ MOST_LOST = 1e-4
 
 @dataclass(frozen=True)
 class Metric:
-    """What is judged, and by how much an arm may be worse."""
+    """What is judged, and by how much an arm may be worse. Throws ValueError where `margin` is no number above 0, or another
+    figure is not finite."""
 
     name: str
     margin: float
@@ -26,10 +27,42 @@ class Metric:
     worst: float | None = None  # stands for a run that diverged; for others a bound
     target: float | None = None  # a level to be reached, for "steps to reach it"
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and self.margin > 0):
+            raise ValueError(f"the margin of the metric \"{self.name}\" must be a number above 0, got {self.margin!r}")
+        for key, value in (("worst", self.worst), ("target", self.target)):
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"`{key}` of the metric \"{self.name}\" must be finite, got {value!r}")
+
     def deficit(self, baseline: float | None, arm: float | None) -> float:
-        """How much worse `arm` is; a diverged run counts as the worst there is."""
+        """How much worse `arm` is; an arm that diverged counts as the worst there is. Throws ValueError where the baseline
+        diverged: nothing is known to be good then."""
+        if self.diverged(baseline):
+            raise ValueError(f"the baseline diverged: its \"{self.name}\" is {_shown(baseline)}{self._bound()}")
         base, other = self._bounded(baseline), self._bounded(arm)
         return base - other if self.higher_is_better else other - base
+
+    def deficits(self, baseline: Sequence[float | None], arm: Sequence[float | None]) -> list[float]:
+        """By seed. Throws ValueError where nothing can be judged: a baseline diverged, or all seeds gave it the same value. That
+        may be only where the arm, too, gave that value with every seed."""
+        told = sum(self.diverged(value) for value in baseline)
+        if told:
+            first = next(value for value in baseline if self.diverged(value))
+            raise ValueError(f"the baseline diverged in {told} of {len(baseline)} runs: \"{self.name}\" {_shown(first)}"
+                             f"{self._bound()}; there is nothing to be as good as")
+        if len(baseline) >= FEWEST_RUNS and len(set(baseline)) == 1 and list(baseline) != list(arm):
+            raise ValueError(f"seeds change nothing: \"{self.name}\" of all {len(baseline)} runs of the baseline is "
+                             f"{_shown(baseline[0])}; does the seed reach the trainer?")
+        return [self.deficit(base, other) for base, other in zip(baseline, arm, strict=True)]
+
+    def diverged(self, value: float | None) -> bool:
+        """Whether this is no better than what a run that failed to train has."""
+        if value is None or not math.isfinite(value):
+            return True
+        return self.worst is not None and (value <= self.worst if self.higher_is_better else value >= self.worst)
+
+    def _bound(self) -> str:
+        return "" if self.worst is None else f", and {self.worst:g} is `worst`"
 
     def _bounded(self, value: float | None) -> float:
         if value is None or not math.isfinite(value):
@@ -39,6 +72,10 @@ class Metric:
         if self.worst is None:
             return value
         return max(value, self.worst) if self.higher_is_better else min(value, self.worst)
+
+
+def _shown(value: float | None) -> str:
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:g}"
 
 
 @dataclass
@@ -67,9 +104,11 @@ class Evidence:
 
 
 def judge(evidence: Sequence[Evidence], metrics: Sequence[Metric], alpha: float = 0.05) -> list[Verdict]:
-    """One verdict per pair, corrected for their number: the chance of any wrong "as good", and of any wrong "worse", stays
-    below alpha."""
+    """One verdict per pair, corrected for their number: where deficits are nearly normal, the chance of any wrong "as good", and
+    of any wrong "worse", stays below alpha. What is rare is seen by many seeds only: see `rarest_seen`."""
     verdicts, judged = [], []
+    if not 0 < alpha < 0.5:  # not so of NaN
+        raise ValueError(f"alpha must be between 0 and 0.5, got {alpha!r}")
     for one, metric in zip(evidence, metrics, strict=True):
         verdict = Verdict(UNDECIDED)
         verdicts.append(verdict)
@@ -106,6 +145,8 @@ def _decide(verdict: Verdict, evidence: Evidence, metric: Metric, alpha: float) 
         if not first and not lost and verdict.p_as_good <= alpha:
             verdict.verdict = AS_GOOD
         verdict.reasons.append(bounds)
+        if not any(evidence.deficits):
+            verdict.reasons.append("every run has the metric of its baseline, to the bit")
     if verdict.by:
         verdict.verdict = WORSE
 

@@ -11,6 +11,7 @@ from .charts import Pairs
 from .judging import UNDECIDED
 from .report import bounds, mark
 from .running import Json
+from .statistics import rarest_seen
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
@@ -74,7 +75,9 @@ def _summary(result: Json, schemes: Pairs, controls: Pairs) -> str:
             f"judged as they must be.</p><p>Every arm is compared with full-precision training of the same seed, data order and "
             f"first weights. <em>As good</em>: the mean deficit is below the margin; <em>worse</em>: it is above, or ranks "
             f"differ, or updates were lost that no residual holds; each with less than {rules['alpha']:.0%} risk for all "
-            f"comparisons together (Holm). Bounds are one-sided, {1 - rules['alpha']:.0%} each.</p><table>{facts}</table>")
+            f"comparisons together (Holm), where deficits are nearly normal. What happens to fewer than "
+            f"{rarest_seen(len(result['seeds']), rules['alpha']):.0%} of trainings, {len(result['seeds'])} seeds likely do not "
+            f"show at all. Bounds are one-sided, {1 - rules['alpha']:.0%} each.</p><table>{facts}</table>")
 
 
 def _matrix(tasks: dict[str, list[tuple[int, Json]]]) -> str:

@@ -15,7 +15,7 @@ from .running import Json
 from .statistics import seeds_needed
 from .study import Comparison, Study, today
 
-CURVES = ("loss", "metric", "update_error", "parameter_distance")
+FILES = ("result.json", "junit.xml", "report.html")
 
 
 def as_json(study: Study, comparisons: Sequence[Comparison]) -> Json:
@@ -94,15 +94,15 @@ def _curves(comparison: Comparison) -> Json:
 
 
 def as_junit(result: Json) -> str:
-    """One test case per pair: failed where the verdict is not what it should be, an error where trainings failed, skipped
-    where runs are too few."""
+    """One test case per pair: failed where the verdict is not what it should be, of a control also where runs are too few to
+    tell; an error where trainings failed, skipped where runs are too few otherwise."""
     suite = ElementTree.Element("testsuite", name=f"tightwire convergence: {result['study']}",
                                 tests=str(len(result["comparisons"])))
     counts = {"failure": 0, "error": 0, "skipped": 0}
     for pair in result["comparisons"]:
         case = ElementTree.SubElement(suite, "testcase", classname=pair["task"], name=f"{pair['arm']} ({pair['kind']})")
-        kind = ("error" if pair["verdict"] == FAILED else "skipped" if pair["verdict"] == UNDECIDED
-                else "" if pair["right"] else "failure")
+        kind = ("error" if pair["verdict"] == FAILED else "failure" if not pair["right"]
+                else "skipped" if pair["verdict"] == UNDECIDED and not pair["expected"] else "")
         text = f"{pair['verdict']}: {'; '.join(pair['reasons'])}"
         if kind:
             counts[kind] += 1
@@ -143,6 +143,12 @@ def table(result: Json) -> str:
                      "; ".join(pair["reasons"])))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([row[i].ljust(widths[i]) for i in range(5)] + [row[5]]) for row in rows) + "\n"
+
+
+def discard(folder: Path) -> None:
+    """Removes the reports of an earlier run, so that nobody takes them for those of one that ends before it has its own."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 def write(result: Json, folder: Path, html: bool = True) -> list[Path]:

@@ -1,12 +1,14 @@
-"""Runs trainings, each once: what was run before with the same command, environment and files is taken from the folder."""
+"""Runs trainings, each once: what was run before with the same command, environment, folder and files is taken from where it is
+kept."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shutil
 import signal
-import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .processes import RunError, execute
+
 Json = dict[str, Any]  # an object, as it is read and written
-
-
-class RunError(Exception):
-    """A training that gave nothing to judge; the message says which and why."""
+HASHED_WHOLE = 1 << 28  # bytes; of longer files, which are data, size and time of the last change stand for the contents
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,23 @@ class Job:
     timeout: float = 600
     folder: str = "."  # where it runs
     sample: bool = False  # "{parameters}" in the command stands for a file that the trainer writes
+    library: str = ""  # which tightwire it finds; see library_here
 
     def key(self, hashes: Callable[[str], str]) -> str:
-        """Equal for jobs with equal results."""
-        text = json.dumps([self.command, sorted(self.environment.items()), [hashes(f) for f in self.files], vars(self.keys)])
+        """Equal for jobs with equal results: of all that is inherited, variables of tightwire and OpenMP count, no others."""
+        inherited = {name: value for name, value in os.environ.items()
+                     if name.startswith(("TIGHTWIRE_", "OMP_")) and name != "TIGHTWIRE_CONVERGENCE_TRAINER"}
+        text = json.dumps([self.command, sorted({**inherited, **self.environment}.items()), str(Path(self.folder).resolve()),
+                           [(name, hashes(name)) for name in self.files], [hashes(word) for word in self._words()],
+                           vars(self.keys), self.library])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def _words(self) -> list[str]:
+        """Those of the command that are files: programs, scripts, settings."""
+        words = [os.path.join(self.folder, word) for word in self.command]
+        if self.command and "/" not in self.command[0]:
+            words.insert(0, shutil.which(self.command[0], path=self.environment.get("PATH")) or "")
+        return [word for word in words if os.path.isfile(word)]
 
 
 @dataclass
@@ -66,7 +79,7 @@ class Run:
 
     def metric(self) -> float | None:
         """The last value of the metric; None where it was not finite."""
-        return number([line for line in self.lines if self.keys.metric in line][-1][self.keys.metric])
+        return number(_last_metric(self.lines, self.keys))
 
     def curve(self, name: str, over: str | None = None) -> list[tuple[float, float | None]]:
         """(step, value) of every line that has both."""
@@ -79,12 +92,38 @@ def number(value: object) -> float | None:
     """A finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) < float("inf") else None
+    return float(value) if abs(value) <= sys.float_info.max else None
+
+
+def _last_metric(lines: Sequence[Json], keys: Keys) -> object:
+    return [line for line in lines if keys.metric in line][-1][keys.metric]
+
+
+def _nothing_to_judge(lines: Sequence[Json], keys: Keys) -> str:
+    """Why there is no metric among these lines; empty where there is one. What is null or not finite is that of a run which
+    diverged; a text, a list or true is a mistake of the trainer."""
+    if not any(keys.metric in line for line in lines):
+        return f"printed {len(lines)} JSON lines, and none has \"{keys.metric}\""
+    value = _last_metric(lines, keys)
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return ""
+    return f"metric is no number: \"{keys.metric}\" is {json.dumps(value)[:80]}"
+
+
+def library_here(package: Path) -> str:
+    """Which tightwire a trainer in Python finds, without loading it: a hash of the library that TIGHTWIRE_LIBRARY names, or that
+    of this package, and of the package's own files."""
+    library = os.environ.get("TIGHTWIRE_LIBRARY") or str(package / "lib" / "libtightwire.so")
+    files = [library, *sorted(str(path) for path in package.glob("*.py"))]
+    return hashlib.sha256("".join(file_hash(path) for path in files if os.path.isfile(path)).encode()).hexdigest()[:24]
 
 
 def file_hash(path: str) -> str:
     """Of the contents. Throws RunError that names a file which cannot be read."""
     try:
+        state = os.stat(path)
+        if state.st_size > HASHED_WHOLE:
+            return f"{state.st_size} bytes, changed {state.st_mtime_ns}"
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -95,14 +134,13 @@ class Runner:
     """Runs jobs, several at a time, and keeps their results in a folder. A job that failed is run again next time."""
 
     def __init__(self, folder: Path, workers: int = 0, tell: Callable[[str], None] = lambda text: None) -> None:
-        self.folder = folder
+        self.folder = folder.resolve()  # trainings may run elsewhere
         self.workers = workers or os.cpu_count() or 1
         self._tell = tell
         self._hashes: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
         self._stopping = False
-        (folder / "runs").mkdir(parents=True, exist_ok=True)
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
 
     def cached(self, job: Job) -> Run | None:
         """What an earlier run of this job gave, if it did."""
@@ -110,6 +148,8 @@ class Runner:
         try:
             stored = json.loads(self._path(key).read_text())
             lines, other_lines = stored["lines"], int(stored["other_lines"])
+            if _nothing_to_judge(lines, job.keys):
+                return None  # as an earlier version took it
         except (OSError, ValueError, KeyError, TypeError):
             return None  # not there, or not written to its end
         sample = self._path(key, ".f32")
@@ -149,7 +189,7 @@ class Runner:
                 for future in [pool.submit(work, key, job) for key, job in left.items()]:
                     future.result()
             except BaseException:
-                self._stop()  # the pool waits for its threads, which must have nothing left to do
+                self._stopping = True  # the pool waits for its threads: each ends what it runs, and starts nothing more
                 raise
         return [results[key] for key in keys]
 
@@ -167,7 +207,7 @@ class Runner:
         sample = self._path(key, ".f32") if job.sample else None
         command = [part.replace("{parameters}", str(sample)) for part in job.command]
         try:
-            output, errors, status = self._execute(command, job)
+            output, errors, status = execute(command, job.folder, job.environment, job.timeout, lambda: self._stopping)
         except RunError as error:
             return Run(job.title, key, [], job.keys, error=str(error))
         lines, other_lines = parse_lines(output)
@@ -175,49 +215,12 @@ class Runner:
         if status != 0:
             how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             run.error = f"{how}; its last words: {_last_words(errors or output)}"
-        elif not any(job.keys.metric in line for line in lines):
-            run.error = f"printed {len(lines)} JSON lines, and none has \"{job.keys.metric}\""
+        else:
+            run.error = _nothing_to_judge(lines, job.keys)
         if not run.error:
             _write(self._path(key), json.dumps({"title": job.title, "command": job.command, "other_lines": other_lines,
                                                 "lines": lines}))
         return run
-
-    def _execute(self, command: Sequence[str], job: Job) -> tuple[str, str, int]:
-        try:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=job.folder,
-                                       env={**os.environ, **job.environment}, text=True, errors="replace",
-                                       start_new_session=True)
-        except OSError as error:
-            raise RunError(f"{command[0]} cannot be started: {error.strerror}") from error
-        with self._lock:
-            self._running.add(process)
-        try:
-            output, errors = process.communicate(timeout=job.timeout)
-            return output, errors, process.returncode
-        except subprocess.TimeoutExpired as expired:
-            _kill(process)
-            process.communicate()  # closes the pipes
-            raise RunError(f"was not done after {job.timeout:g} s, and was stopped") from expired
-        finally:
-            _kill(process)
-            with self._lock:
-                self._running.discard(process)
-
-    def _stop(self) -> None:
-        self._stopping = True
-        with self._lock:
-            for process in self._running:
-                _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """The process and what it started: a launcher's ranks shall not outlive it."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    process.wait()
-
 
 def _last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -66,17 +66,20 @@ class Estimate:
 
 
 def estimate(deficits: Sequence[float], margin: float, alpha: float = 0.05, seed: int = 1) -> Estimate:
-    """Bounds of confidence 1 - alpha each, and p-values against `margin`. At least two deficits, all finite."""
+    """Bounds of confidence 1 - alpha each, and p-values against `margin`. At least two deficits, all finite. Where they have no
+    spread, only their signs are evidence, of p-value 2^-runs; but for deficits of 0 to the bit, which are no estimate."""
     values = numpy.asarray(deficits, dtype=float)
     runs = len(values)
     if runs < 2:
         raise ValueError(f"two runs or more are needed, got {runs}")
     if not numpy.isfinite(values).all():
         raise ValueError("deficits must be finite; replace those of diverged runs by the worst of the task")
+    if not math.isfinite(margin):
+        raise ValueError(f"a margin must be finite, got {margin!r}")
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     if deviation < 1e-12 * max(abs(mean), abs(margin), 1e-300):
-        below, above = (0.0, 1.0) if mean < margin else (1.0, 0.0)
-        return Estimate(runs, mean, 0.0, mean, mean, below, above if mean != margin else 1.0)
+        least = 2.0**-runs if values.any() else 0.0
+        return Estimate(runs, mean, 0.0, mean, mean, least if mean < margin else 1.0, least if mean > margin else 1.0)
     random = numpy.random.default_rng(seed)
     means = numpy.sort(values[random.integers(0, runs, (RESAMPLES, runs))].mean(axis=1))
     error = deviation / math.sqrt(runs)
@@ -86,9 +89,14 @@ def estimate(deficits: Sequence[float], margin: float, alpha: float = 0.05, seed
     upper = max(float(numpy.quantile(means, 1 - expanded)), mean + quantile * error)
     return Estimate(
         runs, mean, deviation, lower, upper,
-        max(_expanded_p(float((means >= margin).mean()), runs), 1 - student_cdf((margin - mean) / error, runs - 1)),
-        max(_expanded_p(float((means <= margin).mean()), runs), 1 - student_cdf((mean - margin) / error, runs - 1)),
+        _less_sure(_expanded_p(float((means >= margin).mean()), runs), 1 - student_cdf((margin - mean) / error, runs - 1)),
+        _less_sure(_expanded_p(float((means <= margin).mean()), runs), 1 - student_cdf((mean - margin) / error, runs - 1)),
     )
+
+
+def _less_sure(one: float, other: float) -> float:
+    """The larger p-value; what is no number shows nothing."""
+    return 1.0 if math.isnan(one) or math.isnan(other) else max(one, other)
 
 
 def _expanded_p(share: float, runs: int) -> float:
@@ -109,6 +117,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
         so_far = max(so_far, min(1.0, (len(p_values) - place) * p_values[index]))
         adjusted[index] = so_far
     return adjusted
+
+
+def rarest_seen(runs: int, alpha: float = 0.05) -> float:
+    """The smallest share of runs that go wrong of which at least one is among so many seeds, with probability 1 - alpha: what
+    happens less often is likely not seen at all, and no verdict speaks of it."""
+    return 1 - float(alpha ** (1 / runs))
 
 
 def seeds_needed(deviation: float, margin: float, alpha: float = 0.05, power: float = 0.9, most: int = 10_000) -> int:

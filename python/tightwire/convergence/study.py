@@ -72,6 +72,11 @@ class Comparison:
             return False
         return self.verdict.verdict not in (WORSE, FAILED)
 
+    @property
+    def open(self) -> bool:
+        """Whether runs were too few to tell, where that is not what was expected."""
+        return self.verdict.verdict == UNDECIDED and self.pair.expected != UNDECIDED
+
 
 @dataclass
 class Study:
@@ -82,6 +87,8 @@ class Study:
     seeds: Sequence[int]
     rules: Rules = Rules()
     facts: dict[str, str] = field(default_factory=dict)  # for the report: machine, trainer, tier
+    workers: int = 0  # trainings at a time, where nobody says otherwise; 0: as many as cores
+    warnings: tuple[str, ...] = ()  # what may make its results others than they seem
 
     def jobs(self) -> list[Job]:
         """All trainings, those of baselines first, so that an interrupted study has them all."""
@@ -104,7 +111,11 @@ class Study:
                     key = (pair.task, pair.deviation, pair.metric.margin)
                     expected[key] = expected.get(key, 0) + 1
                 continue
-            deficits = [pair.metric.deficit(base.metric(), arm.metric()) for base, arm in known]
+            try:
+                deficits = pair.metric.deficits([base.metric() for base, _ in known], [arm.metric() for _, arm in known])
+            except ValueError as error:
+                told.append(f"{pair.task}, {pair.arm.name}: of {len(known)} earlier seeds {error}")
+                continue
             mean = sum(deficits) / len(deficits)
             deviation = math.sqrt(sum((d - mean) ** 2 for d in deficits) / (len(deficits) - 1))
             told.append(f"{pair.task}, {pair.arm.name}: paired differences of {len(known)} earlier seeds deviate by "
@@ -134,7 +145,10 @@ class Study:
             if failures:
                 comparison.verdict = Verdict(FAILED, [f"{run.title}: {run.error}" for run in failures[:3]])
             else:
-                comparison.evidence = _evidence(comparison)
+                try:
+                    comparison.evidence = _evidence(comparison)
+                except ValueError as error:  # of this pair alone: what else was found is worth telling
+                    comparison.verdict = Verdict(FAILED, [str(error)])
             comparisons.append(comparison)
         judged = [(c, c.evidence) for c in comparisons if c.evidence]
         verdicts = judge([evidence for _, evidence in judged], [c.pair.metric for c, _ in judged], self.rules.alpha)
@@ -149,13 +163,15 @@ class Study:
 
     def status(self, comparisons: Sequence[Comparison]) -> int:
         """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly, or a documented limit is none; 2:
-        trainings failed; 3: too few runs."""
+        trainings failed, or gave nothing to judge; 3: too few runs for something that must be known, or for anything at all."""
         if any(c.verdict.verdict == FAILED for c in comparisons):
             return 2
-        undecided = [c for c in comparisons if c.verdict.verdict == UNDECIDED]
-        if any(not c.right for c in comparisons if c not in undecided):
+        undecided = [c for c in comparisons if c.open]
+        if any(not c.right for c in comparisons if not c.open):
             return 1
-        return 3 if any(self.rules.undecided_fails or c.pair.recommended for c in undecided) else 0
+        if undecided and len(undecided) == len(comparisons):
+            return 3
+        return 3 if any(self.rules.undecided_fails or c.pair.recommended or c.pair.expected for c in undecided) else 0
 
 
 def _about_limit(comparison: Comparison) -> str:
@@ -167,8 +183,8 @@ def _about_limit(comparison: Comparison) -> str:
 
 def _evidence(comparison: Comparison) -> Evidence:
     pair = comparison.pair
-    deficits = [pair.metric.deficit(base.metric(), arm.metric())
-                for base, arm in zip(comparison.baseline_runs, comparison.arm_runs, strict=True)]
+    deficits = pair.metric.deficits([run.metric() for run in comparison.baseline_runs],
+                                    [run.metric() for run in comparison.arm_runs])
     lost = _all_known([measuring.most_lost(run) for run in comparison.arm_runs])
     return Evidence(deficits, lost if pair.judges_lost else (),
                     _all_known([measuring.first_difference(run) for run in comparison.arm_runs]))

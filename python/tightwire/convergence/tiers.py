@@ -168,7 +168,7 @@ def _arm(trainer: Trainer, name: str, task: str, options: Sequence[str], seeds_a
     def job(seed: int) -> Job:
         command = trainer.command(("--task", task, *options, "--seed", str(seed + seeds_apart), "--parameters", "{parameters}"))
         return Job(f"{task}, {name}, seed {seed}", command, files=(trainer.path,), sample=True,
-                   environment={"OMP_NUM_THREADS": "1"})
+                   environment={"OMP_NUM_THREADS": "1"}, folder=str(Path(trainer.path).parent))  # the same from wherever it is called
 
     return Arm(name, job)
 
@@ -198,7 +198,8 @@ def tier_study(name: str, trainer: Trainer, seeds: int = 0, tasks: Sequence[str]
     """A tier, or a part of it."""
     tier = TIERS[name]
     chosen = tuple(tasks) or tier.tasks
-    schemes = tuple(codec(spec) for spec in codecs) or tier.schemes
+    listed = {scheme.name: scheme for scheme in tier.schemes}
+    schemes = tuple(listed.get(spec) or codec(spec) for spec in codecs) or tier.schemes
     pairs = [_scheme_pair(trainer, task, scheme, tier)
              for task in chosen for scheme in schemes if not scheme.tasks or task in scheme.tasks]
     if name == "full" and not codecs:
@@ -209,5 +210,6 @@ def tier_study(name: str, trainer: Trainer, seeds: int = 0, tasks: Sequence[str]
         # A control shows what the suite can see; more steps than a tier of short trainings has make it see no more.
         pairs += [_control_pair(trainer, control, tier.options.get(control.task, ()) if name == "smoke" else ())
                   for control in tier.controls if control.task in chosen or not tasks]
-    return Study(f"{name} tier", pairs, range(1, 1 + (seeds or tier.seeds)), Rules(undecided_fails=name == "smoke"),
+    return Study(f"{name} tier", pairs, range(1, 1 + (seeds or tier.seeds)),
+                 Rules(undecided_fails=name == "smoke" or bool(codecs)),  # who names a codec asks what becomes of it
                  {"trainer": trainer.path, "ranks are": "processes over UCX" if trainer.launched else "threads of a process"})
