@@ -1,5 +1,6 @@
 """Whether ranks still train the same model: what optimizers hold, compared between ranks."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, Union
 
@@ -83,7 +84,19 @@ def _is_small(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return repr(value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value)
+    """As it is compared. Of tensors and arrays inside lists, tuples and dicts a hash of the bytes: `repr` leaves out what is in the middle."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() == 1:
+            return repr(value.item())
+        value = _array(value)
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array of NumPy
+        return f"{value.dtype} {value.shape} of hash {hashlib.sha256(value.tobytes()).hexdigest()[:16]}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_shown(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        text = ", ".join(map(_shown, value))
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    return repr(value)
 
 
 def _array(tensor: torch.Tensor) -> Any:

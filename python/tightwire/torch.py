@@ -192,10 +192,13 @@ class Sync:
         """Goes on from this rank's state of a job of as many ranks, bit for bit; or from those of all ranks of a job of any
         number, in any order, so that nothing is lost. Collective: on failure every rank gets an Error, and nothing changes."""
         self._end(True)
+        # What is no state is refused by restoring, and so by all ranks together: an exception of this one alone would leave the
+        # others waiting for it.
         if isinstance(state, dict):
             self.session.restore(_state_bytes(state))
         else:
-            self.session.restore_ranks([_state_bytes(each) for each in state])
+            states = state if isinstance(state, Sequence) and not isinstance(state, (str, bytes)) else []
+            self.session.restore_ranks([_state_bytes(each) for each in states])
 
     def check_consistency(
         self,
@@ -250,9 +253,13 @@ class Sync:
 
 
 def _state_bytes(state: Any) -> bytes:
-    if not isinstance(state, dict) or state.get("tightwire") != _FORMAT or "state" not in state:
-        return b""  # which restoring refuses, on all ranks together
-    return bytes(state["state"].numpy().tobytes())
+    """Empty for what is none."""
+    if not isinstance(state, dict) or not isinstance(state.get("tightwire"), int) or state["tightwire"] != _FORMAT:
+        return b""
+    saved = state.get("state")
+    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.layout != torch.strided or saved.device.type != "cpu":
+        return b""
+    return bytes(saved.detach().numpy().tobytes())
 
 
 def _hook(sync: Sync, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -290,6 +297,18 @@ def _complaint(ddp: Any, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -
     return None
 
 
+def _patterns(exact: Union[str, Iterable[str]]) -> list[str]:
+    """Those of the argument `exact`, of which a single one may be told as it is."""
+    patterns = [exact] if isinstance(exact, str) else list(exact)
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern or any(c.isspace() for c in pattern):
+            raise Error(
+                Status.INVALID_ARGUMENT,
+                f"attach: exact={exact!r}: {pattern!r} is no pattern of names; give one, or a list of them, without spaces",
+            )
+    return patterns
+
+
 def _words(codec: str, exact: Iterable[str], timeout: float, options: dict[str, Any]) -> str:
     """The specification of a Session."""
     words = [codec, f"timeout={timeout}"]
@@ -299,6 +318,16 @@ def _words(codec: str, exact: Iterable[str], timeout: float, options: dict[str, 
         text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
         words.append(f"{name.replace('_', '-')}={text}")
     return " ".join(words)
+
+
+def _bucket_bytes(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    if isinstance(value, bool) or number != value or number < 1:
+        raise Error(Status.INVALID_ARGUMENT, f"attach: bucket_bytes must be a whole number above 0, got {value!r}")
+    return number
 
 
 def _group(parameters: list[tuple[str, torch.nn.Parameter]], first: int, most: int) -> list[list[int]]:
@@ -328,7 +357,7 @@ def attach(
     ddp: DistributedDataParallel,
     codec: str = "int8:block=256",
     *,
-    exact: Iterable[str] = (),
+    exact: Union[str, Iterable[str]] = (),
     timeout: float = 60.0,
     address: Optional[str] = None,
     **options: Any,
@@ -336,7 +365,7 @@ def attach(
     """Has `ddp` reduce its gradients by tightwire from now on. Collective over its process group, before the first backward.
 
     codec: which codec, and further words of a Session's specification: "int4:block=64 rule=head.*=bf16" (docs/python.md).
-    exact: patterns of the names of parameters that are sent whole; those of one dimension or under 1,024 elements always are.
+    exact: pattern, or patterns, of the names of parameters that are sent whole: ["*.bias", "head.*"]; those of one dimension or under 1,024 elements always are.
     timeout: seconds without progress after which a wait ends in an Error, on every rank.
     address: "tcp://host:port" at which rank 0 of the group listens; by itself it finds one.
     options: further options of the specification: feedback=False, nonfinite="error", seed=7, bucket_bytes=1 << 20.
@@ -347,8 +376,13 @@ def attach(
         raise Error(Status.INVALID_ARGUMENT, f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
     parameters = _parameters(ddp)
     error = _complaint(ddp, parameters)
-    most = int(options.pop("bucket_bytes", getattr(ddp, "bucket_bytes_cap", 25 << 20)))
-    specification = _words(codec, exact, timeout, options)
+    most, patterns = 1, []
+    try:  # What this rank alone has wrong is told to the others, who would wait for it.
+        most = _bucket_bytes(options.pop("bucket_bytes", max(1, getattr(ddp, "bucket_bytes_cap", 25 << 20))))
+        patterns = _patterns(exact)
+    except Error as mistake:
+        error = error or str(mistake)
+    specification = _words(codec, patterns, timeout, options)
     description = _describe(ddp, parameters, specification)
     communicator = meet(ddp.process_group, description, error, address, timeout)
     session = Session(communicator, specification)

@@ -100,6 +100,34 @@ def test_seeds() -> None:
           differ={"augmentation seed": 7})
 
 
+def test_tensors_in_lists() -> None:
+    """Of which `repr` would leave out the middle, where they differ here: in the state of an optimizer, and in a setting."""
+    def history(spoil: bool, optimizer: Optimizer) -> None:
+        values = torch.zeros(5000)
+        values[2500] = 1.0 if spoil else 0.0
+        optimizer.param_groups[0]["history"] = [{"steps": (values, 3)}]
+
+    def make(parameters: list[torch.nn.Parameter]) -> Optimizer:
+        optimizer = sgd(parameters)
+        history(False, optimizer)
+        return optimizer
+
+    train(make, lambda optimizer, parameters: None)
+    found(make, lambda optimizer, parameters: history(True, optimizer), f'"group 0: history": rank {harness.size() - 1} has hash')
+
+    ddp = wrap(model())
+    sync = attach(ddp)
+    optimizer = sgd(list(ddp.module.parameters()))
+    check = sync.check_consistency(optimizer)
+    for array in (torch.Tensor.clone, torch.Tensor.numpy):
+        values = torch.zeros(5000)
+        values[2500] = 1.0 if errs() else 0.0
+        optimizer.state[ddp.module.body.weight]["old_directions"] = [array(values)]
+        with raises(Error, '"body.weight: old_directions": rank'):
+            check.compare()
+    sync.close()
+
+
 def test_at_once_and_in_between() -> None:
     """Every second step; by hand, after which training goes on."""
     ddp = wrap(model())

@@ -66,6 +66,30 @@ def test_options_that_cannot_be() -> None:
     attach(ddp).close()  # it is still possible
 
 
+def test_a_pattern_is_no_list_of_letters() -> None:
+    """One pattern may be told as it is; by letters, "*" would be among them, and everything exact."""
+    texts = []
+    for exact in ("head.*", ["head.*"]):
+        sync = attach(wrap(model()), "int8 small=compressed", exact=exact)
+        texts.append(sync.description)
+        sync.close()
+    assert texts[0] == texts[1]
+    lines = [line for line in texts[0].splitlines() if ".weight" in line or ".bias" in line]
+    assert ["exact" in line for line in lines] == ["head." in line for line in lines], texts[0]
+
+
+def test_arguments_that_make_no_sense() -> None:
+    """On one rank alone, so that others must be told."""
+    last = harness.size() - 1
+    for exact in ("head.* stem.*", ["head.*", "a\tb"], "", [""], [7]):
+        with raises(Error, f"rank {last}: attach: exact=", "is no pattern of names", within=5):
+            attach(wrap(model()), exact=exact if errs() else ["head.*"])
+    for size in (0, -1, 1.5, "1M", True, None, float("nan"), float("inf")):
+        with raises(Error, f"rank {last}: attach: bucket_bytes must be a whole number above 0", within=5):
+            attach(wrap(model()), bucket_bytes=size if errs() else 1 << 20)
+    attach(wrap(model()), bucket_bytes=1e6).close()
+
+
 def test_ranks_with_different_options() -> None:
     with raises(Error, "different models or options", "int8", "int4") as _:
         attach(wrap(model()), "int4" if errs() else "int8")
@@ -206,9 +230,17 @@ def test_states_that_are_none() -> None:
     state = sync.state_dict()
     before = sync.session.save()
     cut = {**state, "state": state["state"][:-3]}
-    for wrong in ({}, {"tightwire": 99, "state": state["state"]}, cut, []):
+    odd = [torch.zeros(8), torch.zeros(8, dtype=torch.uint8, device="meta"), torch.zeros(8, dtype=torch.uint8).to_sparse(), b"bytes",
+           None]
+    wrongs = [{}, {"tightwire": 99, "state": state["state"]}, {"tightwire": torch.ones(2), "state": state["state"]}, cut, [],
+              None, 7, "text", {1, 2}, [None], *({**state, "state": each} for each in odd)]
+    for wrong in wrongs:
         with raises(Error):
             sync.load_state_dict(wrong)
+    for wrong in wrongs:  # of one rank alone: no other waits for it
+        lists = not isinstance(wrong, dict)
+        with raises(Error, within=5):
+            sync.load_state_dict(wrong if errs() else [state] * harness.size() if lists else state)
     if errs():
         with raises(Error):
             sync.load_state_dict(cut)
