@@ -7,8 +7,8 @@
     bench/compare.py --training --write                            and docs/benchmarks.md with its plots
     bench/compare.py --redraw build/compare.json --plots plots     table and plots of an earlier run
 
-Writes build/compare.json and prints the table. Figures mean something on an idle machine only: the share of CPU time that others
-took is told, and above 5 % nothing is written to docs.
+Writes build/compare.json after each link and prints the table. Figures mean something on an idle machine only: the share of CPU time
+that others took, before the run and beside every size, is told, and above 5 % nothing is written to docs, nor by --redraw.
 """
 import argparse
 import datetime
@@ -20,13 +20,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import Any, Callable
 
 from figures import draw_all
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODECS = ["exact", "bf16", "int8", "int4", "topk:ratio=0.01", "powersgd:rank=4", "auto"]
 NAMES = {"memory": "shared memory", "loopback": "loopback TCP", "10000": "10 Gbit/s", "1000": "1 Gbit/s", "100": "0.1 Gbit/s"}
+
+
+MOST_LOAD = 0.05  # of the CPU, by others
+
+
+def name_of(link: str) -> str:
+    """For people; links of other rates than ours have no name of their own."""
+    return NAMES.get(link) or (f"{int(link) / 1000:g} Gbit/s" if link.isdigit() else link)
+
+
+def too_loaded(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Why these figures are not for keeping; empty where they are."""
+    loads = [("before the run", facts.get("other_load", 1.0))]  # what was not looked at is not known to be little
+    loads += [(f"over {name_of(row['link'])}, at {row['bytes']} bytes", row["foreign_load"]) for row in rows if "foreign_load" in row]
+    when, most = max(loads, key=lambda load: load[1])
+    return "" if most <= MOST_LOAD else f"other processes took {100 * most:.1f} % of the CPU {when}: too much for figures that shall be kept"
 
 
 def bytes_of(size: str) -> int:
@@ -69,9 +85,9 @@ class Machine:
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def train(machine: Machine, options: argparse.Namespace) -> dict[str, object]:
-    """Steps of DDP with 25.6 million parameters, and trainings on Fashion-MNIST, by link."""
-    told: dict[str, object] = {"hooks": {}, "accuracy": {}}
+def train(machine: Machine, options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Steps of DDP with 25.6 million parameters, and trainings on Fashion-MNIST, by link. `keep` gets all there is after each."""
+    told: dict[str, Any] = {"hooks": {}, "accuracy": {}}
     for link in options.training_links:
         for name, program, arguments in (("hooks", "torch_hooks.py", ["--rounds", str(options.iterations)]),
                                          ("accuracy", "time_to_accuracy.py", ["--steps", str(options.steps)])):
@@ -80,7 +96,8 @@ def train(machine: Machine, options: argparse.Namespace) -> dict[str, object]:
             with tempfile.NamedTemporaryFile(suffix=".json") as file:
                 machine.run(link, ["/usr/bin/python3", str(ROOT / "bench/peers" / program), *arguments, "--json", file.name])
                 told[name][link] = json.loads(pathlib.Path(file.name).read_text())
-            print(f"{program} over {NAMES[link]}: done", flush=True)
+            print(f"{program} over {name_of(link)}: done", flush=True)
+            keep(told)
     return told
 
 
@@ -116,7 +133,8 @@ def measure(machine: Machine, link: str, options: argparse.Namespace) -> list[di
             for contender in result["contenders"]:
                 if contender["name"].startswith("Open MPI"):
                     rows.append({"link": link, "library": "Open MPI", "codec": contender["name"], "bytes": size,
-                                 "seconds": 1e-6 * contender["median_us"], "low_seconds": 1e-6 * contender["best_us"]})
+                                 "seconds": 1e-6 * contender["median_us"], "low_seconds": 1e-6 * contender["best_us"],
+                                 "foreign_load": result["foreign_load"]})
     return rows
 
 
@@ -136,7 +154,7 @@ def table(rows: list[dict[str, object]]) -> str:
             plain = [here[c]["seconds"] for c in here if c == "exact" or "fp32" in c]
             harm = f"{here['auto']['seconds'] / min(plain):.2f}" if "auto" in here and plain else "-"
             size_text = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
-            lines.append(f"| {NAMES.get(link, link)} | {size_text} | " + " | ".join(cells) + f" | {harm} |")
+            lines.append(f"| {name_of(link)} | {size_text} | " + " | ".join(cells) + f" | {harm} |")
     return "\n".join(lines)
 
 
@@ -155,12 +173,12 @@ def about(options: argparse.Namespace, load: float) -> dict[str, object]:
 def training_tables(told: dict[str, Any]) -> str:
     lines = []
     for link, rows in told.get("hooks", {}).items():
-        lines += [f"A step of DDP's backward pass, 25.6 million parameters, over {NAMES[link]} (`bench/peers/torch_hooks.py`). Error: of the sum "
+        lines += [f"A step of DDP's backward pass, 25.6 million parameters, over {name_of(link)} (`bench/peers/torch_hooks.py`). Error: of the sum "
                   "of all results, against the exact mean.", "", "| hook | step ms | synchronization ms | error |", "|---|---|---|---|"]
         lines += [f"| {row['scheme']} | {row['step_ms']:.0f} | {row['sync_ms']:.0f} | {row['error']:.2g} |" for row in rows] + [""]
     for link, rows in told.get("accuracy", {}).items():
         target = 100 * rows[0]["target"]
-        lines += [f"Fashion-MNIST over {NAMES[link]} (`bench/peers/time_to_accuracy.py`; `none`, `fp16` and `torch-powersgd` are torch's).", "",
+        lines += [f"Fashion-MNIST over {name_of(link)} (`bench/peers/time_to_accuracy.py`; `none`, `fp16` and `torch-powersgd` are torch's).", "",
                   f"| hook | step ms | seconds to {target:g} % | accuracy at the end |", "|---|---|---|---|"]
         for row in rows:
             reached = f"{row['seconds_to_target']:.1f}" if row["seconds_to_target"] is not None else "not reached"
@@ -171,11 +189,12 @@ def training_tables(told: dict[str, Any]) -> str:
 
 def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str, Any], names: list[str]) -> str:
     spread = sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
+    beside = max((row["foreign_load"] for row in rows if "foreign_load" in row), default=0.0)
     versions = ", ".join(version if version.startswith(name) else f"{name} {version}" for name, version in facts["versions"].items())
     return (
         "# All-reduce beside its peers\n\nMade by `bench/compare.py --training --write`; [method](../bench/METHOD.md). "
         f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, Linux {facts['kernel']}; {versions}; {facts['ranks']} "
-        f"ranks, medians of {facts['rounds']}, ms; other processes took {100 * facts['other_load']:.1f} % of the CPU before the run; half "
+        f"ranks, medians of {facts['rounds']}, ms; other processes took {100 * facts['other_load']:.1f} % of the CPU before the run, and up to {100 * beside:.1f} % beside a measurement; half "
         f"of the figures have quartiles within {100 * spread[len(spread) // 2]:.0f} % of each other. Open MPI is tuned "
         "(`MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864`). Links by rate are "
         "network namespaces (`bench/network.sh`); all ranks run on this machine's cores.\n\n"
@@ -208,24 +227,37 @@ def main() -> None:
         return
     load = foreign_share()
     print(f"other processes take {100 * load:.1f} % of the CPU", flush=True)
-    if options.write and load > 0.05:
+    if options.write and load > MOST_LOAD:
         sys.exit("compare.py: too much for figures that shall be kept; wait, or leave out --write")
-    machine, rows = Machine(options), []
+    run(Machine(options), options, load)
+
+
+def run(machine: Machine, options: argparse.Namespace, load: float) -> None:
+    """Measures, and keeps what there is after each link: a failure of the last one costs no more than that."""
+    facts, rows = about(options, load), []
+
+    def keep(training: dict[str, Any]) -> None:
+        pathlib.Path(options.json).write_text(json.dumps({"about": facts, "rows": rows, "training": training}, indent=1) + "\n")
+
     for link in options.links:
         rows += measure(machine, link, options)
+        keep({})
         print(table([row for row in rows if row["link"] == link]), flush=True)
-    training = train(machine, options) if options.training else {}
-    facts = about(options, load)
-    pathlib.Path(options.json).write_text(json.dumps({"about": facts, "rows": rows, "training": training}, indent=1) + "\n")
+    training = train(machine, options, keep) if options.training else {}
+    keep(training)
     write(options, facts, rows, training)
 
 
 def write(options: argparse.Namespace, facts: dict[str, object], rows: list[dict[str, object]], training: dict[str, Any]) -> None:
     print(table(rows))
     print(training_tables(training))
+    if options.write and (why := too_loaded(facts, rows)):
+        sys.exit(f"compare.py: {why}")
     folder = ROOT / "docs/figures" if options.write else pathlib.Path(options.plots) if options.plots else None
     labelled = [row | {"scheme": kind(row)} for row in rows]
-    names = draw_all(folder, labelled, training, NAMES) if folder else []
+    links = {row["link"]: name_of(row["link"]) for row in rows}
+    links |= {link: name_of(link) for link in training.get("accuracy", {})}
+    names = draw_all(folder, labelled, training, links) if folder else []
     if options.write:
         (ROOT / "docs/benchmarks.md").write_text(page(facts, rows, training, names))
 

@@ -8,7 +8,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
-STAGES = {"compute": "#9a9a9a", "encode": "#1f77b4", "combine": "#2ca02c", "decode": "#17becf", "wire": "#d62728"}
+STAGES = {"compute": "#9a9a9a", "optimizer": "#cfcfcf", "encode": "#1f77b4", "combine": "#2ca02c", "decode": "#17becf",
+          "wire": "#d62728"}
 
 
 def save(figure: Any, folder: pathlib.Path, name: str) -> str:
@@ -31,7 +32,7 @@ def time_against_size(folder: pathlib.Path, rows: list[dict[str, Any]], link: st
 def speedup_against_rate(folder: pathlib.Path, rows: list[dict[str, Any]]) -> list[str]:
     """Of the largest size that all rates have; where a line crosses 1, compression stops paying."""
     rates = sorted({row["link"] for row in rows if row["link"].isdigit()}, key=int)
-    sizes = [{row["bytes"] for row in rows if row["link"] == rate} for rate in rates]
+    sizes = [{row["bytes"] for row in rows if row["link"] == rate and row["scheme"] == "exact"} for rate in rates]
     if len(rates) < 2 or not set.intersection(*sizes):
         return []
     size = max(set.intersection(*sizes))

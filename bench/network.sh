@@ -19,7 +19,7 @@ elif [[ ${1-} == --mpirun ]]; then
   mpirun=yes
   shift
 fi
-[[ $# -ge 4 && $3 == -- && $1 =~ ^[0-9]+$ && $2 =~ ^[0-9]+$ ]] || usage
+[[ $# -ge 4 && $3 == -- && $1 =~ ^[1-9][0-9]*$ && $2 =~ ^[1-9][0-9]*$ ]] || usage
 ranks=$1 rate=$2
 ((ranks % per_node == 0)) || usage
 nodes=$((ranks / per_node))

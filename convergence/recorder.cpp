@@ -120,7 +120,8 @@ Balance Recorder::balance(bool rotated) const {
   const double stretch = rotated ? std::numbers::sqrt2 : 1;
   const double not_at_senders =
       rotated ? std::sqrt(difference) - stretch * std::sqrt(kept_squares) : std::sqrt(unexplained);
-  balance.lost = std::max(0.0, not_at_senders - stretch * std::sqrt(owners)) / length;
+  const double lost = (not_at_senders - stretch * std::sqrt(owners)) / length;
+  balance.lost = std::isfinite(lost) && lost < 0 ? 0 : lost;  // residuals that are no numbers explain nothing
   balance.flushed_share = not_zero_ == 0 ? 0 : static_cast<double>(flushed_) / static_cast<double>(not_zero_);
   balance.norm_ratio = result_lengths_ / true_lengths_;
   return balance;

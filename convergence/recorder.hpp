@@ -16,7 +16,8 @@ struct Balance {
   /// Distance of the sum of results from the sum of true means, in lengths of the latter (of independent steps where
   /// that is more, so that gradients that cancel do not make a small error look large).
   double update_error = 0;
-  /// The part of it that no residual holds: what error feedback promises to be none.
+  /// The part of it that no residual holds: what error feedback promises to be none. Not finite where gradients,
+  /// results or residuals are not.
   double lost = 0;
   double flushed_share = 0;  ///< of elements that were not zero in the mean, those that are zero in the result
   double norm_ratio = 0;     ///< length of the results by length of the true means, both added up over the steps

@@ -92,7 +92,8 @@ struct Bench {
                                 session.commit();
                               },
                               0,
-                              {}});
+                              {},
+                              [data, in, count] { std::memcpy(data, in, count * sizeof(float)); }});
       }
 
     const bench::ForeignLoad load;

@@ -8,6 +8,7 @@ measured. PyTorch's hooks run over gloo, ours over UCX; one thread per rank.
 
     step ms     mean over all steps, of rank 0
     compute     the same without synchronization (no_sync), median of 20 steps
+    optimizer   its step, mean over all steps
     encode, combine, decode     as the Session measured them; on one core per rank they delay the rest
     wire        what remains: the wire, gloo's own work, and waiting for the other ranks
     to TARGET   seconds until accuracy on the test images first reached it
@@ -58,18 +59,20 @@ class Training:
         self.ddp, self.sync = synchronized(network, scheme, address)
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=options.learning_rate, momentum=0.9)
         self.options, self.rank = options, rank
-        self.codec = {"encode": 0.0, "combine": 0.0, "decode": 0.0}
+        self.spent = {"optimizer": 0.0, "encode": 0.0, "combine": 0.0, "decode": 0.0}
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=False)
         nn.functional.cross_entropy(self.ddp(x), y).backward()
-        if self.sync is None:
+        if self.sync is None or self.sync.commit():  # which is what Sync.step does, but that this has its time
+            began = time.perf_counter()
             self.optimizer.step()
+            self.spent["optimizer"] += time.perf_counter() - began
+        if self.sync is None:
             return
-        self.sync.step(self.optimizer)
         spent = self.sync.statistics()
-        for stage in self.codec:
-            self.codec[stage] += getattr(spent, f"{stage}_seconds")
+        for stage in ("encode", "combine", "decode"):
+            self.spent[stage] += getattr(spent, f"{stage}_seconds")
 
     def compute_seconds(self, x: torch.Tensor, y: torch.Tensor) -> float:
         taken = []
@@ -90,6 +93,12 @@ class Training:
         return float(right) / len(test[1])
 
 
+def split_of(step: float, compute: float, stages: dict[str, float]) -> dict[str, float]:
+    """Where the seconds of a step went; "wire" is what is in no other stage."""
+    split = {"compute": compute, **stages}
+    return split | {"wire": max(0.0, step - sum(split.values()))}
+
+
 def train(scheme: str, options: argparse.Namespace, rank: int, address: Optional[str], data: Any, test: Any) -> dict[str, Any]:
     training = Training(scheme, options, rank, address)
     order = torch.randperm(len(data[1]), generator=torch.Generator().manual_seed(options.seed))
@@ -108,9 +117,8 @@ def train(scheme: str, options: argparse.Namespace, rank: int, address: Optional
             points.append((clock, training.accuracy(test)))
             if rank == 0:
                 print(f"{scheme}: step {step + 1}, {clock:.1f} s, {100 * points[-1][1]:.2f} %", file=sys.stderr, flush=True)
-    split = {"compute": training.compute_seconds(data[0][mine], data[1][mine])}
-    split |= {stage: seconds / options.steps for stage, seconds in training.codec.items()}
-    split["wire"] = max(0.0, clock / options.steps - sum(split.values()))
+    split = split_of(clock / options.steps, training.compute_seconds(data[0][mine], data[1][mine]),
+                     {stage: seconds / options.steps for stage, seconds in training.spent.items()})
     reached = next((seconds for seconds, accuracy in points if accuracy >= options.target), None)
     return {"scheme": scheme, "step_seconds": clock / options.steps, "split_seconds": split, "points": points,
             "target": options.target, "seconds_to_target": reached, "final_accuracy": points[-1][1]}

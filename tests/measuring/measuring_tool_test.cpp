@@ -158,6 +158,11 @@ TEST(ToolPlan, PlansWithWhatACalibrationKnowsByDefault) {
   std::filesystem::remove_all(folder);
 }
 
+/// Without what was said on standard error before.
+nlohmann::json json_of(const Outcome& plan) {
+  return nlohmann::json::parse(plan.output.substr(std::min(plan.output.find('['), plan.output.size())));
+}
+
 TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
   const std::string file =
       (std::filesystem::temp_directory_path() / (std::to_string(::getpid()) + "-calibration.json")).string();
@@ -167,7 +172,7 @@ TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
                             " --ranks 2,8,1024,16384 --per-node 1,8 --across-gbit 1 --across-latency-us 50");
   std::filesystem::remove(file);
   ASSERT_EQ(plan.status, 0) << plan.output;
-  const auto all = nlohmann::json::parse(plan.output);
+  const auto all = json_of(plan);
   ASSERT_EQ(all.size(), 7u);  // of 2 ranks there are no nodes of 8
   for (const auto& one : all) {
     if (one.at("ranks") == one.at("per_node")) continue;  // has no slow link
@@ -190,12 +195,25 @@ TEST(ToolPlan, NamesWhatIsMissingOrWrong) {
       {"plan --bytes 1M --across-gbit -1", "--across-gbit"},
       {"plan --bytes 1M --across-gbit 1 --overlap 2", "--overlap"},
       {"plan --bytes 1M --across-gbit 1 --codecs exact --ranks 10 --per-node 4", "nothing to plan"},
-      {"plan --bytes 1M --across-gbit 1 --ranks 20000", "--ranks"}};
+      {"plan --bytes 1M --across-gbit 1 --ranks 20000", "--ranks"},
+      {"plan /nowhere/model --bytes 1M --across-gbit 1", "--bytes excludes model"}};
   for (const auto& [arguments, told] : calls) {
     const Outcome outcome = tool(arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;
     EXPECT_TRUE(has(outcome.output, told)) << arguments << ": " << outcome.output;
   }
+}
+
+TEST(ToolPlan, TellsWhatItLeavesOut) {
+  const std::string plan = "plan --bytes 1M --across-gbit 1 --codecs exact --ranks ";
+  const Outcome some = tool(plan + "8,10,2 --per-node 1,4");
+  EXPECT_EQ(some.status, 0) << some.output;
+  EXPECT_TRUE(
+      has(some.output, "left out, since nodes would not be full: 10 ranks of 4 per node, 2 ranks of 4 per node"))
+      << some.output;
+  EXPECT_FALSE(has(tool(plan + "8 --per-node 1,4").output, "left out"));
+  EXPECT_EQ(json_of(tool(plan + "8,10 --per-node 4 --json")).size(), 1u);
+  EXPECT_TRUE(has(tool("plan --help").output, "Between nodes: how much of codec and transfer hides"));
 }
 
 TEST(ToolTopology, TellsWhatThisMachineHasAndWhatItLacks) {

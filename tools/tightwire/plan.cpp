@@ -209,9 +209,14 @@ int run_plan(const PlanArguments& arguments) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   if (!arguments.json) print_head(arguments, plan, parameters);
   bool any = false;
+  std::string uneven;
   for (const int ranks : arguments.ranks)
     for (const int per_node : arguments.per_node) {
-      if (per_node > ranks || ranks % per_node != 0) continue;
+      if (ranks % per_node != 0) {
+        uneven += (uneven.empty() ? "" : ", ") + std::to_string(ranks) + " ranks of " + std::to_string(per_node) +
+                  " per node";
+        continue;
+      }
       any = true;
       const Cluster cluster{ranks, per_node, plan.inside, plan.across};
       const Advice advice =
@@ -227,15 +232,18 @@ int run_plan(const PlanArguments& arguments) {
     throw Error(Errc::invalid_argument, "--ranks " + list(arguments.ranks) + " are no multiple of --per-node " +
                                             list(arguments.per_node) + ": nothing to plan");
   }
+  if (!uneven.empty()) std::cerr << "tightwire plan: left out, since nodes would not be full: " + uneven + "\n";
   if (arguments.json) std::cout << all.dump(1) << '\n';
   if (!std::cout.flush()) throw Error(Errc::transport, "standard output cannot be written");
   return 0;
 }
 
 void add_options(CLI::App& plan, PlanArguments& arguments) {
-  plan.add_option("model", arguments.model, "Parameters: safetensors, JSON, lines \"name 64x3x7x7\", or a description");
+  CLI::Option* const model = plan.add_option(
+      "model", arguments.model, "Parameters: safetensors, JSON, lines \"name 64x3x7x7\", or a description");
   plan.add_option("--bytes", arguments.bytes, "In place of a model: one matrix of so many bytes of fp32")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->excludes(model);
   plan.add_option("--ranks", arguments.ranks, "Numbers of ranks")->delimiter(',')->check(CLI::Range(2, 16384));
   plan.add_option("--per-node", arguments.per_node, "Ranks per node, which share its link")
       ->delimiter(',')
@@ -251,8 +259,10 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
   plan.add_option("--across-latency-us", arguments.across_latency_us, "Its latency")->check(CLI::NonNegativeNumber);
   plan.add_option("--message-us", arguments.message_us, "What a message costs its sender")
       ->check(CLI::NonNegativeNumber);
-  plan.add_option("--overlap", arguments.overlap,
-                  "How much of codec and transfer hides behind the other: 1 where a network card moves the bytes")
+  plan.add_option(
+          "--overlap", arguments.overlap,
+          "Between nodes: how much of codec and transfer hides behind the other, 1 where a network card moves the "
+          "bytes. Inside nodes it is as calibrated, or 1")
       ->check(CLI::Range(0.0, 1.0));
   plan.add_option("--inside-gbit", arguments.inside_gbit,
                   "Rate of a rank's link inside its node; 80, or as calibrated where ranks shared memory")
