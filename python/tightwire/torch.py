@@ -365,7 +365,8 @@ def attach(
     """Has `ddp` reduce its gradients by tightwire from now on. Collective over its process group, before the first backward.
 
     codec: which codec, and further words of a Session's specification: "int4:block=64 rule=head.*=bf16" (docs/python.md).
-    exact: pattern, or patterns, of the names of parameters that are sent whole: ["*.bias", "head.*"]; those of one dimension or under 1,024 elements always are.
+    exact: pattern, or patterns, of the names of parameters that are sent whole: ["*.bias", "head.*"]; those of one dimension or
+        under 1,024 elements always are.
     timeout: seconds without progress after which a wait ends in an Error, on every rank.
     address: "tcp://host:port" at which rank 0 of the group listens; by itself it finds one.
     options: further options of the specification: feedback=False, nonfinite="error", seed=7, bucket_bytes=1 << 20.

@@ -100,11 +100,12 @@ class Running(InFolder):
         self.assertEqual(key(), plain)
         self.assertEqual(key(UNRELATED="1"), plain)
         self.assertEqual(key(dataclasses.replace(base, folder=f"{other}/..")), plain)  # the same folder
-        for name, changed in (("folder", key(dataclasses.replace(base, folder=str(other)))),
-                              ("name of a file", key(dataclasses.replace(base, files=(str(other / "b"),)))),
+        for name, changed in (("name of a file", key(dataclasses.replace(base, files=(str(other / "b"),)))),
                               ("library", key(dataclasses.replace(base, library="2"))),
                               ("inherited", key(TIGHTWIRE_CPU_LEVEL="scalar")), ("threads", key(OMP_NUM_THREADS="3"))):
             self.assertNotEqual(changed, plain, name)
+        wordless = dataclasses.replace(base, command=("python3",))
+        self.assertNotEqual(key(dataclasses.replace(wordless, folder=str(other))), key(wordless))
         script.write_text("2")
         self.assertNotEqual(key(), plain, "a word of the command that is a file")
 
