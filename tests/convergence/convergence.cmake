@@ -1,7 +1,7 @@
 # Tests of the convergence suite: its statistics, its runner, and with libtorch the smoke tier. Debian's Python, which has numpy.
 foreach(part statistics running defaults)
   add_test(NAME unit.convergence_${part} COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_${part}.py)
-  set_tests_properties(unit.convergence_${part} PROPERTIES LABELS unit TIMEOUT 120)
+  set_tests_properties(unit.convergence_${part} PROPERTIES LABELS unit TIMEOUT 240)
 endforeach()
 add_test(NAME convergence.page COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_page.py)
 set_tests_properties(convergence.page PROPERTIES LABELS convergence TIMEOUT 120)

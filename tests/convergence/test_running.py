@@ -113,7 +113,7 @@ class Running(InFolder):
         (self.folder / "lib").mkdir()
         library = self.folder / "lib" / "libtightwire.so"
         library.write_text("1")
-        with unittest.mock.patch.dict(os.environ):
+        with unittest.mock.patch.dict(os.environ), unittest.mock.patch.object(sys, "path", [str(self.folder / "nothing")]):
             os.environ.pop("TIGHTWIRE_LIBRARY", None)
             before = library_here(self.folder)
             library.write_text("2")
@@ -123,6 +123,14 @@ class Running(InFolder):
             named.write_text("3")
             os.environ["TIGHTWIRE_LIBRARY"] = str(named)
             self.assertNotEqual(library_here(self.folder), after)
+            found = self.folder / "site" / "tightwire"  # as a wheel is installed
+            found.mkdir(parents=True)
+            for change in ("__init__.py", "lib/libtightwire.so"):
+                before = library_here(self.folder)
+                (found / change).parent.mkdir(exist_ok=True)
+                (found / change).write_text("4")
+                sys.path[:] = [str(found.parent)]
+                self.assertNotEqual(library_here(self.folder), before)
 
     def test_metric_that_is_no_number_is_no_divergence(self):
         for value, right in (('"0.91"', False), ("true", False), ("[0.5]", False), ("{}", False), ('"nan"', False),

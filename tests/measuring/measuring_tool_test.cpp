@@ -196,7 +196,7 @@ TEST(ToolPlan, NamesWhatIsMissingOrWrong) {
       {"plan --bytes 1M --across-gbit 1 --overlap 2", "--overlap"},
       {"plan --bytes 1M --across-gbit 1 --codecs exact --ranks 10 --per-node 4", "nothing to plan"},
       {"plan --bytes 1M --across-gbit 1 --ranks 20000", "--ranks"},
-      {"plan /nowhere/model --bytes 1M --across-gbit 1", "--bytes excludes model"}};
+      {"plan /nowhere/model --bytes 1M --across-gbit 1", "excludes"}};
   for (const auto& [arguments, told] : calls) {
     const Outcome outcome = tool(arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;

@@ -4,6 +4,7 @@ kept."""
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import json
 import os
 import shutil
@@ -111,10 +112,12 @@ def _nothing_to_judge(lines: Sequence[Json], keys: Keys) -> str:
 
 
 def library_here(package: Path) -> str:
-    """Which tightwire a trainer in Python finds, without loading it: a hash of the library that TIGHTWIRE_LIBRARY names, or that
-    of this package, and of the package's own files."""
-    library = os.environ.get("TIGHTWIRE_LIBRARY") or str(package / "lib" / "libtightwire.so")
-    files = [library, *sorted(str(path) for path in package.glob("*.py"))]
+    """Which tightwire a trainer in Python finds, without loading it: a hash of the library that TIGHTWIRE_LIBRARY names, of the
+    package that this Python finds, or else of `package`, and of the library in it."""
+    found = importlib.machinery.PathFinder.find_spec("tightwire")
+    folder = Path(found.origin).parent if found and found.origin else package
+    libraries = [os.environ.get("TIGHTWIRE_LIBRARY", ""), str(folder / "lib" / "libtightwire.so")]
+    files = [*libraries, *sorted(str(path) for path in folder.glob("*.py"))]
     return hashlib.sha256("".join(file_hash(path) for path in files if os.path.isfile(path)).encode()).hexdigest()[:24]
 
 
