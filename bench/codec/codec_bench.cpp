@@ -11,8 +11,9 @@
 //   GB/s      of the gradient buffer: elements * bytes per element / time
 //   x memcpy  bytes that the verb must read and write once each, against those of memcpy (8 per element), per time
 //   of bus    those bytes plus what a cache reads of lines that are only written, against the better of x *= c (8 bytes
-//   per
-//             element) and x += y (12). Says something out of cache alone; not-temporal stores may bring it over 1.
+//             per element) and x += y (12). Says something out of cache alone
+//   of x += y the same against x += y alone: of both the one that has about as many reads to a write as encoding with
+//             feedback, where reads are what a core can have too few of under way
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -82,6 +83,9 @@ nlohmann::json measure(const Options& options, double mib) {
   const auto count = static_cast<std::size_t>(mib * 1048576 / 4) / 4096 * 4096;
   const Buffers buffers(count, type);
   std::vector<Subject> subjects = roofline(level, buffers.out.floats(), buffers.scratch.floats(), count);
+  subjects.push_back(
+      moves_of_encoding(level, buffers.out.floats(), buffers.scratch.floats(), buffers.wire.bytes(), count));
+  const std::size_t plain = subjects.size();
   for (const std::string& name : options.codecs) {
     const auto coder = coder_of(name, level);
     check(*coder, name, buffers);
@@ -100,16 +104,19 @@ nlohmann::json measure(const Options& options, double mib) {
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < subjects.size(); ++i) {
     const Subject& subject = subjects[i];
-    std::vector<double> of_bus;
-    for (std::size_t r = 0; r < times[i].size(); ++r)
+    std::vector<double> of_bus, of_add;
+    for (std::size_t r = 0; r < times[i].size(); ++r) {
       of_bus.push_back(subject.bus_bytes * n / times[i][r] / roofline_bytes_per_s[r]);
+      of_add.push_back(subject.bus_bytes / 12 * times[kAdd][r] / times[i][r]);
+    }
     rows.push_back(
         {{"name", subject.name},
-         {"buffer_gb_per_s", 1e-9 * n * static_cast<double>(i > kAdd ? element_bytes(type) : 4) / median(times[i])},
-         {"best_gb_per_s", 1e-9 * n * static_cast<double>(i > kAdd ? element_bytes(type) : 4) /
+         {"buffer_gb_per_s", 1e-9 * n * static_cast<double>(i >= plain ? element_bytes(type) : 4) / median(times[i])},
+         {"best_gb_per_s", 1e-9 * n * static_cast<double>(i >= plain ? element_bytes(type) : 4) /
                                *std::min_element(times[i].begin(), times[i].end())},
          {"x_memcpy", median(ratios(times[i], subject.essential_bytes, times[kCopy], subjects[kCopy].essential_bytes))},
-         {"of_bus", median(of_bus)}});
+         {"of_bus", median(of_bus)},
+         {"of_add", median(of_add)}});
   }
   return {{"fp32_mib", mib},
           {"elements", count},
@@ -125,11 +132,11 @@ void print(const nlohmann::json& size) {
              size["fp32_mib"].get<double>(), size["elements"].get<std::size_t>(),
              size["element_type"].get<std::string>(), size["level"].get<std::string>(), size["rounds"].get<int>(),
              size["foreign_percent"].get<double>());
-  fmt::print("{:44} {:>8} {:>8} {:>9} {:>7}\n", "", "GB/s", "best", "x memcpy", "of bus");
+  fmt::print("{:44} {:>8} {:>8} {:>9} {:>7} {:>9}\n", "", "GB/s", "best", "x memcpy", "of bus", "of x += y");
   for (const auto& row : size["rows"])
-    fmt::print("{:44} {:8.1f} {:8.1f} {:9.2f} {:7.2f}\n", row["name"].get<std::string>(),
+    fmt::print("{:44} {:8.1f} {:8.1f} {:9.2f} {:7.2f} {:9.2f}\n", row["name"].get<std::string>(),
                row["buffer_gb_per_s"].get<double>(), row["best_gb_per_s"].get<double>(), row["x_memcpy"].get<double>(),
-               row["of_bus"].get<double>());
+               row["of_bus"].get<double>(), row["of_add"].get<double>());
   std::cout << std::flush;
 }
 
@@ -139,7 +146,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Codec verbs against the memory bus, on one thread.");
   app.add_option("--mib", options.mib, "sizes, as MiB of fp32");
-  app.add_option("--codec", options.codecs, "dense, bf16, fp16, int8, int4");
+  app.add_option("--codec", options.codecs, "names of codecs");
   app.add_option("--type", options.type, "of the gradient buffer: fp32, bf16, fp16");
   app.add_option("--level", options.level, "instruction set: baseline, avx2, avx512");
   app.add_option("--rounds", options.rounds, "0: as many as the size calls for");

@@ -71,6 +71,43 @@ double residual_allocated(Feedback feedback, std::size_t count, int stages) {
   return allocated ? static_cast<double>(element_bytes_of(feedback)) * stages : 0;
 }
 
+double wire_bytes(const Coder& coder, const Buffers& buffers) {
+  return static_cast<double>(coder.wire_bytes(buffers.count)) / static_cast<double>(buffers.count);
+}
+/// With feedback in place: codes past the caches, which needs no reading of their lines, and stochastic rounding.
+void add_encodings(std::vector<Subject>& subjects, const std::shared_ptr<const Coder>& coder, const Buffers* b,
+                   const std::string& name) {
+  const double wire = wire_bytes(*coder, *b);
+  const double moved = static_cast<double>(element_bytes(b->type)) + wire + residual_bytes(Feedback::in_place, 1);
+  subjects.push_back({name + " encode feedback in place, past caches", moved, moved, [=] {
+                        coder->encode(b->type, {b->data.bytes(), residual(b->sender, Feedback::in_place, b->count, 1),
+                                                b->count, b->wire.bytes(), true});
+                      }});
+  if (!name.starts_with("int")) return;
+  subjects.push_back({name + " encode feedback in place, stochastic", moved, moved + wire, [=] {
+                        const Noise noise{.seed = 1, .use = 2, .parameter = 3, .stream = 4};
+                        coder->encode(b->type, {b->data.bytes(), residual(b->sender, Feedback::in_place, b->count, 1),
+                                                b->count, b->wire.bytes(), false, &noise});
+                      }});
+}
+/// Eight encoded contributions -> their encoded mean, without feedback.
+void add_combining_of_eight(std::vector<Subject>& subjects, const std::shared_ptr<const Coder>& coder, const Buffers* b,
+                            const std::string& name) {
+  constexpr std::size_t kRanks = 8;
+  const std::size_t stride = (coder->wire_bytes(b->count) / 64 + 5) * 64;
+  const auto received = std::make_shared<Memory>(kRanks * stride, 3200);
+  for (std::size_t rank = 0; rank < kRanks; ++rank)
+    coder->encode(b->type, {b->scratch.bytes(), {}, b->count, received->bytes() + rank * stride});
+  const double wire = wire_bytes(*coder, *b), element = static_cast<double>(element_bytes(b->type));
+  const double moved = (kRanks + 1) * wire + element;
+  subjects.push_back(
+      {name + " combine of eight", moved, moved + wire + element, [=] {
+         const std::byte* sources[kRanks];
+         for (std::size_t rank = 0; rank < kRanks; ++rank) sources[rank] = received->bytes() + rank * stride;
+         coder->combine(b->type, {sources, nullptr, {}, {}, b->count, 8.0f, b->sum.bytes(), b->out.bytes()});
+       }});
+}
+
 }  // namespace
 
 Buffers::Buffers(std::size_t elements, ElementType element_type)
@@ -107,6 +144,7 @@ std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, cons
                                                b->wire.bytes()});
                         }});
   }
+  if (!coder->lossless(type)) add_encodings(subjects, coder, b, name);
   for (const Feedback feedback : kFeedbacks) {
     if (feedback != Feedback::none && coder->lossless(type)) continue;
     const double moved = 2 * element + 2 * wire + residual_bytes(feedback, 2);
@@ -118,6 +156,7 @@ std::vector<Subject> subjects_of(const std::shared_ptr<const Coder>& coder, cons
                                                 b->sum.bytes(), b->data.bytes()});
                         }});
   }
+  if (wire <= 2) add_combining_of_eight(subjects, coder, b, name);
   subjects.push_back({name + " decode", element + wire, 2 * element + wire, [=] {
                         coder->decode(type, {received->bytes(), b->count, b->out.bytes()});
                       }});

@@ -7,6 +7,11 @@
 
 namespace tightwire::detail {
 
+template <class T, int W>
+struct Lanes;
+template <class T, int W>
+void fill(Lanes<T, W>& x, T value);
+
 /// W values of T in one vector register, or in several where the instruction set has only narrower ones. Overloads of
 /// the names in bits.hpp let the arithmetic of a codec, written for one float, work on W of them with the very same
 /// operations. Every function is inlined, so that it takes on the instruction set of the loop around it. Arguments go
@@ -17,14 +22,8 @@ struct Lanes {
   Vector v;
 
   Lanes() = default;
-  /// The same value everywhere. By an OR of bits, which g++ 12 turns into a broadcast in any function; given a list of
-  /// equal elements it stores them one by one where the function it first reads has no such registers.
-  TIGHTWIRE_INLINE Lanes(T value) {
-    typedef int Bits __attribute__((vector_size(sizeof(T) * W)));
-    Bits bits{};
-    bits |= __builtin_bit_cast(int, value);
-    v = (Vector)bits;
-  }
+  /// The same value everywhere.
+  TIGHTWIRE_INLINE Lanes(T value) { fill(*this, value); }
   /// Not a constructor: g++ takes the vector type for T until T is known.
   template <class V>
   TIGHTWIRE_INLINE static Lanes of(const V& vector) {
@@ -64,6 +63,15 @@ struct Lanes {
   TIGHTWIRE_INLINE friend Lanes least(const Lanes& a, const Lanes& b) { return of(a.v < b.v ? a.v : b.v); }
   TIGHTWIRE_INLINE friend Lanes greatest(const Lanes& a, const Lanes& b) { return of(a.v > b.v ? a.v : b.v); }
 };
+
+/// By an OR of bits, which g++ 12 turns into a broadcast; given a list of equal elements it stores them one by one.
+template <class T, int W>
+TIGHTWIRE_INLINE void fill(Lanes<T, W>& x, T value) {
+  typedef int Bits __attribute__((vector_size(sizeof(T) * W)));
+  Bits bits{};
+  bits |= __builtin_bit_cast(int, value);
+  x.v = (typename Lanes<T, W>::Vector)bits;
+}
 
 template <class To, class T, int W>
 TIGHTWIRE_INLINE Lanes<To, W> reinterpret(const Lanes<T, W>& x) {
@@ -117,6 +125,13 @@ template <int W>
 TIGHTWIRE_INLINE void clamp_magnitude(Lanes<float, W>& x, const Lanes<float, W>& limit) {
   x = greatest(least(x, limit), Lanes<float, W>(0.0f) - limit);
 }
+/// The nearest integer of |x| < 2^22, ties to even, and the same as a float; something where x is NaN.
+template <int W>
+TIGHTWIRE_INLINE void nearest_integer(const Lanes<float, W>& x, Lanes<int, W>& integer, Lanes<float, W>& whole) {
+  const Lanes<float, W> shift(0x1.8p23f), shifted = x + shift;
+  integer = as_int(to_bits(shifted)) - as_int(to_bits(shift));
+  whole = shifted - shift;
+}
 /// The halves of x * m.
 template <int W>
 TIGHTWIRE_INLINE void multiply_wide(const Lanes<std::uint32_t, W>& x, std::uint32_t m, Lanes<std::uint32_t, W>& high,
@@ -132,6 +147,9 @@ template <int W>
 TIGHTWIRE_INLINE void settle(Lanes<float, W>& x) {
   asm("" : "+m"(x.v));
 }
+/// Asks for a line that will be read, or written, before long. Any address will do.
+TIGHTWIRE_INLINE void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
+TIGHTWIRE_INLINE void prefetch_to_write(const void* at) { __builtin_prefetch(at, 1, 3); }
 /// Stores without reading the line first and without keeping it in cache. `to` is aligned to the lanes.
 template <int W>
 TIGHTWIRE_INLINE void store_past_cache(const Lanes<float, W>& x, float* to) {

@@ -11,6 +11,17 @@
 
 namespace tightwire::detail {
 
+// Of a constant, g++ 12 fills a register as wide as these lane by lane, in moves that wait for each other, when it does
+// not know from the function itself that there are such registers.
+template <class T>
+TIGHTWIRE_TARGET_AVX2 inline void fill(Lanes<T, 8>& x, T value) {
+  x.v = (typename Lanes<T, 8>::Vector)_mm256_set1_epi32(__builtin_bit_cast(int, value));
+}
+template <class T>
+TIGHTWIRE_TARGET_AVX512 inline void fill(Lanes<T, 16>& x, T value) {
+  x.v = (typename Lanes<T, 16>::Vector)_mm512_set1_epi32(__builtin_bit_cast(int, value));
+}
+
 TIGHTWIRE_TARGET_AVX2 inline void subtract_exact_product(Lanes<float, 8>& x, const Lanes<float, 8>& a,
                                                          const Lanes<float, 8>& b) {
   x.v = _mm256_fnmadd_ps(a.v, b.v, x.v);
@@ -23,6 +34,25 @@ TIGHTWIRE_TARGET_AVX512 inline void subtract_exact_product(Lanes<float, 16>& x, 
 TIGHTWIRE_TARGET_AVX512 inline void clamp_magnitude(Lanes<float, 16>& x, const Lanes<float, 16>& limit) {
   // The lesser magnitude, with the sign of x.
   x.v = _mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02);
+}
+
+// The conversions round as additions do, and give the integer that would take a subtraction more.
+inline void nearest_integer(const Lanes<float, 4>& x, Lanes<int, 4>& integer, Lanes<float, 4>& whole) {
+  const __m128i nearest = _mm_cvtps_epi32(x.v);
+  integer.v = (decltype(integer.v))nearest;
+  whole.v = _mm_cvtepi32_ps(nearest);
+}
+TIGHTWIRE_TARGET_AVX2 inline void nearest_integer(const Lanes<float, 8>& x, Lanes<int, 8>& integer,
+                                                  Lanes<float, 8>& whole) {
+  const __m256i nearest = _mm256_cvtps_epi32(x.v);
+  integer.v = (decltype(integer.v))nearest;
+  whole.v = _mm256_cvtepi32_ps(nearest);
+}
+TIGHTWIRE_TARGET_AVX512 inline void nearest_integer(const Lanes<float, 16>& x, Lanes<int, 16>& integer,
+                                                    Lanes<float, 16>& whole) {
+  const __m512i nearest = _mm512_maskz_cvtps_epi32(0xffff, x.v);
+  integer.v = (decltype(integer.v))nearest;
+  whole.v = _mm512_maskz_cvtepi32_ps(0xffff, nearest);
 }
 
 // The even elements by themselves, and the odd ones moved down.

@@ -12,11 +12,6 @@ namespace tightwire::detail {
 template <int W>
 using FourLanes = Lanes<int, W>[4];
 
-/// Whether narrowing to 8 bits takes the low bits of each integer whatever is above them; else integers must be in
-/// range.
-template <int W>
-inline constexpr bool narrow_takes_low_bits = false;
-
 /// Any width on any CPU, one element at a time. What the instruction sets below are tested against.
 namespace portable {
 

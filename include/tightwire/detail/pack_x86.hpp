@@ -7,7 +7,7 @@
 #include <tightwire/detail/pack.hpp>
 
 // The packing of pack.hpp in instructions: g++ 12 and clang 14 find none of these in portable code, which costs up to a
-// factor of four. SSE2 and AVX2 pack with saturation: codes of 8 bits must be in range.
+// factor of four. They pack with saturation: codes of 8 bits must be in range.
 //
 // These functions have a target and are no always_inline, since their callers get theirs only by being inlined
 // themselves. Arguments and results go by reference, so that a call that does stay one is the same under every
@@ -87,20 +87,12 @@ TIGHTWIRE_TARGET_AVX2 inline void widen_from_16(const std::byte* from, FourLanes
   }
 }
 
-template <>
-inline constexpr bool narrow_takes_low_bits<16> = true;
-/// The low 16 bits of 32 integers.
-TIGHTWIRE_TARGET_AVX512 inline void pack_words(const Lanes<int, 16>& a, const Lanes<int, 16>& b, __m512i& packed) {
-  const __m512i low_words = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,  //
-                                             30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-  packed = _mm512_permutex2var_epi16((__m512i)a.v, low_words, (__m512i)b.v);
-}
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_8(const FourLanes<16>& x, std::byte* to) {
-  TIGHTWIRE_UNROLL(2) for (int i = 0; i < 2; ++i) {
-    __m512i words;
-    pack_words(x[2 * i], x[2 * i + 1], words);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), _mm512_maskz_cvtepi16_epi8(0xffffffff, words));
-  }
+  // One instruction for two registers, where those that take low bits are two or three each.
+  const __m512i low = _mm512_packs_epi32((__m512i)x[0].v, (__m512i)x[1].v);
+  const __m512i bytes = _mm512_packs_epi16(low, _mm512_packs_epi32((__m512i)x[2].v, (__m512i)x[3].v));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(to, _mm512_maskz_permutexvar_epi32(0xffff, order, bytes));
 }
 TIGHTWIRE_TARGET_AVX512 inline void narrow_to_8(const Lanes<int, 16> (&x)[1], std::byte* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)x[0].v));

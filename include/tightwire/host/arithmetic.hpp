@@ -66,54 +66,66 @@ struct Arithmetic {
   TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) { return encoded; }
 };
 
-/// Of a code times a step: the code stays a float, shifted (see `kNearestShift`), from which its integer, its value and
-/// the residual are each one or two instructions away.
+/// Of a code times a step: the code is kept as a float too, from which its value and the residual are one instruction
+/// away.
 template <bool Symmetric, int W>
 struct Arithmetic<detail::StepArithmetic<Symmetric>, W> {
   using Floats = Lanes<float, W>;
   using Ints = Lanes<int, W>;
   using Scale = detail::StepScale;
   struct Encoded {
-    Floats shifted;
+    Ints code;
+    Floats whole;
   };
 
   TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale) {
-    return {scaled(x, scale) + Floats(detail::kNearestShift)};
+    Floats scaled = x * Floats(scale.inverse);
+    clamp(scaled, scale);
+    return nearest(scaled);
   }
   TIGHTWIRE_INLINE static Encoded encode(const Floats& x, const Scale& scale, const Floats& noise) {
-    return {(scaled(x, scale) + noise) + Floats(detail::kNearestShift)};
+    Floats scaled = x * Floats(scale.inverse);
+    clamp(scaled, scale);
+    return nearest(scaled + noise);
+  }
+  /// Whether elements up to `largest` have the lowest code or one above it, and if symmetric the highest or one below,
+  /// without a clamp.
+  TIGHTWIRE_INLINE static bool within(float largest, const Scale& scale) {
+    return largest * (scale.inverse < 0.0f ? -scale.inverse : scale.inverse) < 0.5f - scale.low;
+  }
+  /// Of such elements.
+  TIGHTWIRE_INLINE static Encoded encode_within(const Floats& x, const Scale& scale) {
+    Floats scaled = x * Floats(scale.inverse);
+    if constexpr (Symmetric)
+      settle(scaled);
+    else
+      scaled = least(scaled, Floats(scale.high));
+    return nearest(scaled);
   }
   TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
     return to_float(codes) * Floats(scale.step);
   }
   TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, const Scale& scale) {
-    return whole(encoded) * Floats(scale.step);
+    return encoded.whole * Floats(scale.step);
   }
   TIGHTWIRE_INLINE static Floats difference(const Floats& x, const Encoded& encoded, const Scale& scale) {
     Floats rest = x;
-    subtract_exact_product(rest, whole(encoded), Floats(scale.step));
+    subtract_exact_product(rest, encoded.whole, Floats(scale.step));
     return rest;
   }
-  TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) {
-    using detail::to_bits, detail::as_int;
-    const Ints bits = as_int(to_bits(encoded.shifted));
-    if constexpr (detail::narrow_takes_low_bits<W>)
-      return bits;
-    else
-      return bits - Ints(detail::kNearestShiftBits);
-  }
+  TIGHTWIRE_INLINE static Ints codes(const Encoded& encoded) { return encoded.code; }
 
  private:
-  TIGHTWIRE_INLINE static Floats scaled(const Floats& x, const Scale& scale) {
-    Floats scaled = x * Floats(scale.inverse);
+  TIGHTWIRE_INLINE static void clamp(Floats& scaled, const Scale& scale) {
     if constexpr (Symmetric)
       clamp_magnitude(scaled, Floats(scale.high));
     else
       scaled = greatest(least(scaled, Floats(scale.high)), Floats(scale.low));
-    return scaled;
   }
-  TIGHTWIRE_INLINE static Floats whole(const Encoded& encoded) {
-    return encoded.shifted - Floats(detail::kNearestShift);
+  TIGHTWIRE_INLINE static Encoded nearest(const Floats& scaled) {
+    Encoded encoded;
+    nearest_integer(scaled, encoded.code, encoded.whole);
+    return encoded;
   }
 };
 
@@ -185,22 +197,21 @@ class Statistic {
   static constexpr bool kByLanes = requires(Lanes<float, W> x) {
     { Stat::key(x) } -> std::same_as<Lanes<Key, W>>;
   };
-  template <class Lane>
-  static constexpr auto lowest() {
-    if constexpr (std::is_integral_v<Lane>)
-      return std::numeric_limits<Lane>::min();
-    else
-      return 0;
-  }
-  struct Unused {
-    constexpr Unused(int) {}
-  };
+  struct Unused {};
   using Largest = std::conditional_t<kByLanes, Lanes<Key, W>, Unused>;
   using Second = std::conditional_t<kByLanes && kTwoKeys, Lanes<Key, W>, Unused>;
+  /// What every key is as large as.
+  template <class Keys>
+  TIGHTWIRE_INLINE static Keys lowest() {
+    if constexpr (std::is_same_v<Keys, Unused>)
+      return {};
+    else
+      return Keys(std::numeric_limits<Key>::min());
+  }
 
   Stat stat_{};
-  Largest largest_[2] = {Largest(lowest<Key>()), Largest(lowest<Key>())};
-  Second second_[2] = {Second(lowest<Key>()), Second(lowest<Key>())};
+  Largest largest_[2] = {lowest<Largest>(), lowest<Largest>()};
+  Second second_[2] = {lowest<Second>(), lowest<Second>()};
 };
 
 }  // namespace tightwire::host

@@ -45,6 +45,7 @@ class Combine {
     for (std::size_t t = 0; t < tiles.number(); ++t) {
       const std::size_t begin = tiles.begin(t);
       const std::size_t count = tiles.elements(t);
+      bring(begin + std::max(kAhead, 2 * form_.tile));
       if (has_own()) take_own(begin, count);
       sum(begin, count);
       job_.wire == nullptr ? put_sum(begin, count) : put_encoded(begin, count);
@@ -54,6 +55,22 @@ class Combine {
   }
 
  private:
+  /// Asks for what a tile at `begin` will read and write. Many streams are more than a processor follows by itself.
+  void bring(std::size_t begin) const {
+    if (begin >= job_.count) return;
+    const std::size_t count = std::min(form_.tile, job_.count - begin);
+    for (const std::byte* const wire : job_.sources)
+      if (wire != nullptr) bring(wire + shape_.codes_at + code_bytes(form_, begin), code_bytes(form_, count));
+    if (has_own())
+      bring(static_cast<const std::byte*>(job_.data) + begin * element_bytes(type_), count * element_bytes(type_));
+    for (const Residual* const residual : {&job_.sender, &job_.owner}) {
+      bring(residual->before + begin, residual->before != nullptr ? count * sizeof(float) : 0);
+      bring(residual->bf16.before + begin, residual->in_bf16() ? count * sizeof(std::uint16_t) : 0);
+    }
+  }
+  static void bring(const void* from, std::size_t bytes) {
+    for (std::size_t line = 0; line < bytes; line += 64) detail::prefetch(static_cast<const std::byte*>(from) + line);
+  }
   bool has_own() const { return own_ < job_.sources.size(); }
   std::byte* out(std::size_t begin) const { return static_cast<std::byte*>(job_.out) + begin * element_bytes(type_); }
 

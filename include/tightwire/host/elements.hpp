@@ -35,6 +35,13 @@ inline bool holds_floats(ElementType type, const void* at) {
 /// True if lanes may be stored there past the caches.
 inline bool is_aligned(const void* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
 
+/// Asks for the elements that come kAhead after `Count` at `x`. Any address will do.
+template <int Count>
+TIGHTWIRE_INLINE void prefetch_ahead(const float* x) {
+  TIGHTWIRE_UNROLL(4)
+  for (int line = 0; line < Count; line += 16) detail::prefetch(x + line + kAhead);
+}
+
 /// Calls `step.template operator()<N>(i)` for N * W elements at a time, of a number of whole units.
 template <int W, class Step>
 TIGHTWIRE_INLINE void for_units(std::size_t begin, std::size_t end, const Step& step) {

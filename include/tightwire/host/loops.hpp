@@ -15,6 +15,9 @@ using tightwire::detail::kLargestBlock;
 inline constexpr std::size_t kLargestTile = kLargestBlock;
 /// Loops take whole units of elements. A slice that ends within one goes through memory with room.
 inline constexpr std::size_t kUnit = 16;
+/// How many elements ahead of its loads a loop asks for memory: so far that memory can answer in time, and less than
+/// what would push out of the innermost cache what the loop works on.
+inline constexpr std::size_t kAhead = 1024;
 /// Contributions that one loop adds up in registers.
 inline constexpr std::size_t kMostSources = 4;
 
@@ -123,6 +126,29 @@ struct AccumulateJob {
   std::size_t count;
   std::size_t part;
 };
+/// Where the bits come from by which residuals in bf16 are rounded.
+struct ResidualBits {
+  const int* random;
+  std::size_t place;  ///< of the first element in a group of those
+};
+/// Whole tiles of fp32, with a residual or none, -> Params, codes and residual, all in one loop.
+struct TilesJob {
+  const float* x;
+  const float* added;               ///< null: no residual in fp32
+  const std::uint16_t* added_bf16;  ///< null: no residual in bf16
+  const float* noise;               ///< rounds stochastically; null: to nearest
+  std::size_t count;
+  std::size_t tile;
+  std::size_t part;
+  std::size_t parts_per_block;
+  std::byte* params;
+  std::byte* codes;
+  float* difference;
+  std::uint16_t* difference_bf16;
+  ResidualBits bits;
+  bool codes_past_cache;       ///< only where they are aligned to 16 bytes
+  bool difference_past_cache;  ///< only where it is aligned to lanes, in bf16 to 16 bytes
+};
 /// Codes of a byte each -> `bits` bits each on the wire, and back with the top bit extended. The codes have room for
 /// whole units.
 struct PackJob {
@@ -217,6 +243,9 @@ struct Loops {
   bool (*finite)(const void* stats, std::size_t part);
   void (*scales_of)(const ScalesOfJob&);
   void (*quantize)(const QuantizeJob&);
+  /// Returns how many elements it took: it stops before a tile with something that is not finite. Null where the
+  /// loops above must do.
+  std::size_t (*encode_tiles)(const TilesJob&);
   std::uint64_t (*quantize_nonfinite)(const NonFiniteJob&);
   void (*dequantize)(const DequantizeJob&);
   void (*accumulate)(const AccumulateJob&);

@@ -9,6 +9,12 @@
 
 namespace tightwire::host {
 
+/// What is read of elements after their noise was made. Making it takes so long that memory may bring them in between.
+struct Ahead {
+  const float* x = nullptr;
+  const float* added = nullptr;
+};
+
 /// The noise of `groups` groups of 128 elements, from group `first` on; as integers, the random bits it is made of.
 template <class T>
 struct MakeNoise {
@@ -17,6 +23,7 @@ struct MakeNoise {
     std::uint64_t first;
     std::size_t groups;
     T* out;
+    Ahead ahead = {};
   };
 
   template <int W>
@@ -44,6 +51,11 @@ struct MakeNoise {
     Words lane;
     for (int i = 0; i < W; ++i) lane.v[i] = static_cast<std::uint32_t>(i);
     for (int at = 0; at < static_cast<int>(detail::kNoiseCalls); at += W) {
+      for (int line = 0; line < 8 * Sets * W / 16; ++line) {
+        const std::size_t element = g * detail::kNoiseGroup + static_cast<std::size_t>(8 * Sets * at + 16 * line);
+        if (job.ahead.x != nullptr) detail::prefetch(job.ahead.x + element);
+        if (job.ahead.added != nullptr) detail::prefetch(job.ahead.added + element);
+      }
       Words c[Sets][4];
       for (int set = 0; set < Sets; ++set) {
         const std::uint64_t first = call + static_cast<std::uint64_t>(set) * detail::kNoiseCalls;
@@ -83,12 +95,13 @@ struct MakeNoise {
 
 /// The noise of `count` elements of a slice from element `begin` on; null where there is none. `memory` has room for
 /// two groups more.
-inline const float* noise_of(Level level, const Noise* noise, std::size_t begin, std::size_t count, float* memory) {
+inline const float* noise_of(Level level, const Noise* noise, std::size_t begin, std::size_t count, float* memory,
+                             const Ahead& ahead = {}) {
   if (noise == nullptr) return nullptr;
   const std::uint64_t from = noise->first + begin;
   const std::uint64_t first = from / detail::kNoiseGroup;
   const std::uint64_t end = (from + count + detail::kNoiseGroup - 1) / detail::kNoiseGroup;
-  run<MakeNoise<float>>(level, {noise, first, static_cast<std::size_t>(end - first), memory});
+  run<MakeNoise<float>>(level, {noise, first, static_cast<std::size_t>(end - first), memory, ahead});
   return memory + from % detail::kNoiseGroup;
 }
 

@@ -25,6 +25,9 @@ struct AddResidual {
     for (; i + 4 * W <= job.count; i += 4 * W) {
       Lanes<float, W> x[4];
       Lanes<int, W> h[4];
+      prefetch_ahead<4 * W>(job.x + i);
+      TIGHTWIRE_UNROLL(2)
+      for (int line = 0; line < 8 * W; line += 64) detail::prefetch(residual + 2 * (i + kAhead) + line);
       load<W>(job.x + i, x);
       detail::widen_from_16(residual + 2 * i, h);
       TIGHTWIRE_UNROLL(4)
@@ -80,21 +83,31 @@ class ResidualRounding {
   explicit ResidualRounding(Level level) : level_(level) {}
 
   void keep(const float* difference, std::size_t count, const Residual& to) {
-    const Noise noise = detail::residual_noise(to.bf16.rounding);
     const bool past_cache = to.past_cache && reinterpret_cast<std::uintptr_t>(to.bf16.after) % 16 == 0;
     for (std::size_t i = 0; i < count;) {
-      const std::uint64_t element = noise.first + i, run = element / detail::kResidualRun;
-      const auto left = static_cast<std::size_t>((run + 1) * detail::kResidualRun - element);
-      const std::size_t length = std::min(left, count - i);
-      host::run<RoundResidual>(
-          level_, {difference + i, random_of(noise, run), static_cast<std::size_t>(element % detail::kNoiseGroup),
-                   length, to.bf16.after + i, past_cache && i % 8 == 0});
+      const Run run = run_at(to.bf16.rounding, i);
+      const std::size_t length = std::min(run.left, count - i);
+      host::run<RoundResidual>(level_, {difference + i, run.bits.random, run.bits.place, length, to.bf16.after + i,
+                                        past_cache && i % 8 == 0});
       i += length;
     }
   }
 
- private:
+  /// Elements that are rounded by the same bits, and those.
   struct Run {
+    ResidualBits bits;
+    std::size_t left;
+  };
+  /// From element `i` of a residual on.
+  Run run_at(const Noise& rounding, std::size_t i) {
+    const Noise noise = detail::residual_noise(rounding);
+    const std::uint64_t element = noise.first + i, run = element / detail::kResidualRun;
+    return {{random_of(noise, run), static_cast<std::size_t>(element % detail::kNoiseGroup)},
+            static_cast<std::size_t>((run + 1) * detail::kResidualRun - element)};
+  }
+
+ private:
+  struct RandomBits {
     bool known = false;
     std::uint64_t number = 0;
     alignas(64) int random[RoundResidual::kRandom];
@@ -102,7 +115,7 @@ class ResidualRounding {
 
   /// Two are kept, since a sum is rounded in turn with a contribution to it.
   const int* random_of(const Noise& noise, std::uint64_t number) {
-    Run& run = runs_[noise.stream == 0 ? 0 : 1];
+    RandomBits& run = runs_[noise.stream == 0 ? 0 : 1];
     if (!run.known || run.number != number) {
       host::run<MakeNoise<int>>(level_, {&noise, number, 1, run.random});
       std::memcpy(run.random + detail::kNoiseGroup, run.random, 64 * sizeof(int));
@@ -113,7 +126,7 @@ class ResidualRounding {
   }
 
   Level level_;
-  Run runs_[2];
+  RandomBits runs_[2];
 };
 
 }  // namespace tightwire::host

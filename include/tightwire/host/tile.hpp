@@ -121,6 +121,9 @@ struct Destination {
   bool codes_past_cache;
 };
 
+/// Encoded slices lie on multiples of 16 bytes, which is enough to store them past the caches.
+inline bool codes_aligned(const std::byte* codes) { return reinterpret_cast<std::uintptr_t>(codes) % 16 == 0; }
+
 /// Puts tiles where they go, whatever their ends and elements are.
 class TileWriter {
  public:
@@ -179,6 +182,7 @@ class TileWriter {
     if (!of_slice) return nullptr;
     return of_slice.in_bf16() || tile.ragged() ? difference_ : of_slice.after + tile.begin;
   }
+  ResidualRounding& rounding() { return rounding_; }
   void keep(const Tile& tile, const Residual& of_slice) {
     const float* const difference = this->difference(tile, of_slice);
     if (difference != difference_) return;
@@ -190,9 +194,6 @@ class TileWriter {
   }
 
  private:
-  /// Encoded slices lie on multiples of 16 bytes, which is enough.
-  static bool codes_aligned(const std::byte* codes) { return reinterpret_cast<std::uintptr_t>(codes) % 16 == 0; }
-
   /// x + added as one array.
   const float* x_of(const QuantizeJob& job) {
     if (job.added == nullptr) return job.x;
