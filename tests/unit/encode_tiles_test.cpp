@@ -29,6 +29,7 @@ struct Case {
   bool stochastic = false;
   std::size_t first = 0;   ///< place of the slice in its parameter
   std::size_t offset = 0;  ///< bytes by which buffers are off a line
+  int block = 0;           ///< 0: the codec's own
 };
 
 constexpr std::size_t kCount = 6 * 512 + 4096 + 37;
@@ -92,12 +93,14 @@ Result encode(const Coder& coder, const Case& of, const std::vector<float>& x) {
 void check(const Case& of) {
   const std::vector<float> x = values_of(of.values, 9);
   for (const BuiltinCodec& codec : builtin_codecs()) {
-    const Result expected = encode(*codec.make({}, host::Level::baseline), of, x);
+    CodecSettings settings;
+    if (of.block != 0) settings.block = of.block;
+    const Result expected = encode(*codec.make(settings, host::Level::baseline), of, x);
     EXPECT_TRUE(of.values != Values::with_nonfinite || expected.nonfinite != 0) << codec.name;
     for (const host::Level level : {host::Level::avx2, host::Level::avx512}) {
       if (level > host::supported_level()) continue;
       SCOPED_TRACE(std::string(codec.name) + " " + std::string(to_string(level)));
-      const Result actual = encode(*codec.make({}, level), of, x);
+      const Result actual = encode(*codec.make(settings, level), of, x);
       EXPECT_EQ(actual.nonfinite, expected.nonfinite);
       expect_same(actual.wire, expected.wire, "wire");
       if (of.feedback != Feedback::none) expect_same(actual.residual, expected.residual, "residual");
@@ -133,6 +136,8 @@ TEST(EncodeTiles, WithResidualsInBf16) {
     for (const std::size_t first : {0u, 256u, 4096u - 512u})
       check({.values = values, .feedback = Feedback::bf16, .in_place = first == 0, .first = first});
   check({.feedback = Feedback::bf16, .stochastic = true, .first = 256});
+  // Tiles of ten blocks, which begin anywhere in a group of random bits.
+  check({.feedback = Feedback::bf16, .first = 96, .block = 48});
 }
 
 }  // namespace
