@@ -16,6 +16,7 @@
   X(Round<ElementType::f16>)        \
   X(FindLarge)                      \
   X(KeepLarge)                      \
+  X(FindBand)                       \
   X(ApplyMomentum)                  \
   X(low_rank::RowProducts)          \
   X(low_rank::ColumnProducts)       \

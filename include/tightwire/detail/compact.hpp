@@ -27,6 +27,30 @@ TIGHTWIRE_INLINE std::size_t append_large(const Lanes<float, W>& x, const Lanes<
   return found;
 }
 
+/// x, with zeros in place of those whose magnitude reaches `from`; 0x80000000 is above all.
+template <int W>
+TIGHTWIRE_INLINE void clear_large(Lanes<float, W>& x, std::uint32_t from) {
+  const Lanes<int, W> magnitude = as_int(to_bits(x) & Lanes<std::uint32_t, W>(kMagnitudeMask));
+  x = select(magnitude > Lanes<int, W>(static_cast<int>(from - 1)), Lanes<float, W>(0.0f), x);
+}
+
+/// Where magnitudes lie that are compared with a band.
+struct BandCount {
+  std::size_t above = 0, inside = 0;
+};
+/// Writes the places `at` of elements with low <= |x| < high behind each other, and counts them and those above. A
+/// `high` of 0x80000000 is above all; `low` is at least 1.
+template <int W>
+TIGHTWIRE_INLINE void append_band(const Lanes<float, W>& x, const Lanes<std::uint32_t, W>& at, std::uint32_t low,
+                                  std::uint32_t high, std::uint32_t* places, BandCount& found) {
+  for (int i = 0; i < W; ++i) {
+    const std::uint32_t magnitude = to_bits(x.v[i]) & kMagnitudeMask;
+    places[found.inside] = at.v[i];
+    found.above += magnitude >= high ? 1 : 0;
+    found.inside += magnitude >= low && magnitude < high ? 1 : 0;
+  }
+}
+
 /// Whether any of several has |x| >= threshold. Mostly none has, and to look at them one by one costs more than to read
 /// them.
 template <int W>
@@ -62,6 +86,35 @@ TIGHTWIRE_TARGET_AVX2 inline std::size_t append_large(const Lanes<float, 8>& x, 
   _mm256_storeu_ps(values, _mm256_permutevar8x32_ps((__m256)x.v, order));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(places), _mm256_permutevar8x32_epi32((__m256i)at.v, order));
   return static_cast<std::size_t>(__builtin_popcount(set));
+}
+TIGHTWIRE_TARGET_AVX2 inline void append_band(const Lanes<float, 8>& x, const Lanes<std::uint32_t, 8>& at,
+                                              std::uint32_t low, std::uint32_t high, std::uint32_t* places,
+                                              BandCount& found) {
+  const __m256i magnitude = _mm256_and_si256((__m256i)x.v, _mm256_set1_epi32(static_cast<int>(kMagnitudeMask)));
+  const __m256i reach = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(static_cast<int>(low - 1)));
+  const __m256i above = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(static_cast<int>(high - 1)));
+  const auto set = static_cast<unsigned>(_mm256_movemask_ps((__m256)_mm256_andnot_si256(above, reach)));
+  const __m256i order = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kCompactTable.lanes[set]));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + found.inside),
+                      _mm256_permutevar8x32_epi32((__m256i)at.v, order));
+  found.inside += static_cast<std::size_t>(__builtin_popcount(set));
+  found.above += static_cast<std::size_t>(__builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps((__m256)above))));
+}
+TIGHTWIRE_TARGET_AVX512 inline void clear_large(Lanes<float, 16>& x, std::uint32_t from) {
+  const __m512i magnitude = _mm512_and_si512((__m512i)x.v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
+  const __mmask16 stays = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(from)));
+  x.v = (decltype(x.v))_mm512_maskz_mov_ps(stays, (__m512)x.v);
+}
+TIGHTWIRE_TARGET_AVX512 inline void append_band(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
+                                                std::uint32_t low, std::uint32_t high, std::uint32_t* places,
+                                                BandCount& found) {
+  const __m512i magnitude = _mm512_and_si512((__m512i)x.v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
+  const __mmask16 reach = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(low)));
+  const __mmask16 inside = _mm512_mask_cmplt_epu32_mask(reach, magnitude, _mm512_set1_epi32(static_cast<int>(high)));
+  _mm512_storeu_si512(places + found.inside, _mm512_maskz_compress_epi32(inside, (__m512i)at.v));
+  found.inside += static_cast<std::size_t>(__builtin_popcount(inside));
+  found.above +=
+      static_cast<std::size_t>(__builtin_popcount(reach)) - static_cast<std::size_t>(__builtin_popcount(inside));
 }
 TIGHTWIRE_TARGET_AVX512 inline std::size_t append_large(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
                                                         std::uint32_t threshold, float* values, std::uint32_t* places) {

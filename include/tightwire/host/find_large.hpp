@@ -11,7 +11,8 @@
 namespace tightwire::host {
 
 /// v := x + before, which goes to `after`; those with |v| >= threshold are appended with their places. One pass: twelve
-/// bytes per element, or four where there is no residual. Returns how many were found in all.
+/// bytes per element, or four where there is no residual. The largest of those found leave a zero in `after`. Returns
+/// how many were found in all.
 struct FindLarge {
   struct Job {
     const float* x;
@@ -19,7 +20,8 @@ struct FindLarge {
     float* after;         ///< null: v is kept nowhere; may be `before`
     std::size_t count;
     std::uint32_t place;      ///< of the first element
-    std::uint32_t threshold;  ///< bits of a magnitude
+    std::uint32_t threshold;  ///< bits of a magnitude, at least 1
+    std::uint32_t taken;      ///< v is 0 in `after` from this magnitude on, which is not below the threshold
     float* values;            ///< room for `found` + count + 16
     std::uint32_t* places;
     std::size_t found;  ///< before
@@ -39,6 +41,15 @@ struct FindLarge {
     return job.past_cache && is_aligned(job.after) ? find<W, Seldom, true, true>(job)
                                                    : find<W, Seldom, true, false>(job);
   }
+  /// The processor's own prefetching keeps too few lines under way beside so much else to do.
+  static constexpr std::size_t kAhead = 1024;
+  template <int Count>
+  TIGHTWIRE_INLINE static void prefetch(const float* from) {
+    constexpr int kLine = 16;
+    TIGHTWIRE_UNROLL(4)
+    for (int i = 0; i < Count; i += kLine) __builtin_prefetch(from + i);
+  }
+
   /// With `Seldom`, groups without any are skipped by a branch, which must then seldom be mispredicted.
   template <int W, bool Seldom, bool Add, bool PastCache>
   TIGHTWIRE_INLINE static std::size_t find(const Job& job) {
@@ -46,7 +57,7 @@ struct FindLarge {
     const float* const x = job.x;
     const float* const before = job.before;
     float* const after = job.after;
-    const std::uint32_t threshold = job.threshold;
+    const std::uint32_t threshold = job.threshold, taken = job.taken;
     const std::size_t count = job.count;
     float* const values = job.values;
     std::uint32_t* const places = job.places;
@@ -55,15 +66,20 @@ struct FindLarge {
     for (int lane = 0; lane < W; ++lane) place.v[lane] = job.place + static_cast<std::uint32_t>(lane);
     for (; i + 4 * W <= count; i += 4 * W) {
       Lanes<float, W> v[4];
+      prefetch<4 * W>(x + i + kAhead);
       load<W>(x + i, v);
       if constexpr (Add) {
+        prefetch<4 * W>(before + i + kAhead);
         add<W>(before + i, v);
         TIGHTWIRE_UNROLL(4)
-        for (int k = 0; k < 4; ++k)
+        for (int k = 0; k < 4; ++k) {
+          Lanes<float, W> rest = v[k];
+          detail::clear_large(rest, taken);
           if constexpr (PastCache)
-            detail::store_past_cache(v[k], after + i + k * W);
+            detail::store_past_cache(rest, after + i + k * W);
           else
-            v[k].store(after + i + k * W);
+            rest.store(after + i + k * W);
+        }
       }
       if constexpr (Seldom)
         if (!detail::any_large(v, threshold)) continue;
@@ -76,10 +92,12 @@ struct FindLarge {
     }
     for (; i < job.count; ++i) {
       float v = job.x[i];
-      if constexpr (Add) job.after[i] = v = v + job.before[i];
+      if constexpr (Add) v = v + job.before[i];
+      const std::uint32_t magnitude = detail::to_bits(v) & detail::kMagnitudeMask;
+      if constexpr (Add) job.after[i] = magnitude >= job.taken ? 0.0f : v;
       job.values[found] = v;
       job.places[found] = job.place + static_cast<std::uint32_t>(i);
-      found += (detail::to_bits(v) & detail::kMagnitudeMask) >= job.threshold ? 1 : 0;
+      found += magnitude >= job.threshold ? 1 : 0;
     }
     if constexpr (PastCache) detail::order_stores_past_cache();
     return found;
@@ -108,6 +126,35 @@ struct KeepLarge {
       kept += (detail::to_bits(x) & detail::kMagnitudeMask) >= job.threshold ? 1 : 0;
     }
     return kept;
+  }
+};
+
+/// Finds those of an array whose magnitudes lie from `low` up to, but not at, `high`: their indices, ascending, and how
+/// many are above.
+struct FindBand {
+  struct Job {
+    const float* values;
+    std::size_t count;
+    std::uint32_t low, high;  ///< at least 1, and at most 0x80000000, which is above all
+    std::uint32_t* indices;   ///< room for `count` + 16
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static detail::BandCount run(const Job& job) {
+    detail::BandCount found;
+    std::size_t i = 0;
+    Lanes<std::uint32_t, W> at;
+    for (int lane = 0; lane < W; ++lane) at.v[lane] = static_cast<std::uint32_t>(lane);
+    for (; i + W <= job.count; i += W) {
+      detail::append_band(Lanes<float, W>::load(job.values + i), at, job.low, job.high, job.indices, found);
+      at = at + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
+    }
+    for (; i < job.count; ++i) {
+      const std::uint32_t magnitude = detail::to_bits(job.values[i]) & detail::kMagnitudeMask;
+      job.indices[found.inside] = static_cast<std::uint32_t>(i);
+      found.above += magnitude >= job.high ? 1 : 0;
+      found.inside += magnitude >= job.low && magnitude < job.high ? 1 : 0;
+    }
+    return found;
   }
 };
 

@@ -26,6 +26,7 @@ class Contribution {
     for (const PlannedSparse& p : plan.parameters) {
       const std::size_t most = p.settings.chosen(p.count, 0);
       entries_.reserve(most + most / 2);
+      gathered_.reserve(most + most / 2);
       sent_.reserve(most + most / 2);
     }
   }
@@ -71,10 +72,11 @@ class Contribution {
       gather(piece);
       SectionSize size{IndexForm::all, kSectionHead + coder.wire_bytes(piece.count)};
       if (!everything(plan_.group_of[piece.parameter])) size = section_size(coder, entries_.indices, piece.count);
-      if (size.form == IndexForm::all) gather_all(piece);
+      const bool all = size.form == IndexForm::all;
+      if (all) gather_all(piece);
       frame.reserve(sizeof(FrameHeader) + at + size.bytes, sizeof(FrameHeader) + at);
       std::byte* wire = write_head(size.form, entries_.indices, piece.count, frame.payload() + at);
-      nonfinite += encode(piece, coder, wire);
+      nonfinite += encode(piece, coder, all, wire);
       at += size.bytes;
     }
     return at;
@@ -84,7 +86,7 @@ class Contribution {
   static std::uint32_t rank_word(int rank) { return static_cast<std::uint32_t>(rank + 1) * 0x9e3779b9u; }
   bool everything(std::size_t group) const { return chosen_[group] == plan_.groups[group].elements; }
 
-  /// The chosen elements of a piece.
+  /// The chosen elements of a piece. None where all are sent, as there was nothing to choose.
   void gather(const Piece& piece) {
     entries_.resize(0);
     const std::size_t g = plan_.group_of[piece.parameter];
@@ -99,13 +101,16 @@ class Contribution {
     const auto values = selections_[g].values().subspan(at, entries_.size());
     std::copy(values.begin(), values.end(), entries_.values.begin());
   }
-  /// All elements of a piece.
+  /// All elements of a piece, of which the chosen ones have been gathered.
   void gather_all(const Piece& piece) {
+    std::swap(entries_, gathered_);
     entries_.resize(piece.count);
     for (std::size_t i = 0; i < piece.count; ++i) entries_.indices[i] = static_cast<std::uint32_t>(i);
     const Residual& residual = input_->senders[piece.parameter];
     if (residual) {
       std::copy_n(residual.after + piece.begin, piece.count, entries_.values.begin());
+      // These left the residual when they were chosen.
+      for (std::size_t i = 0; i < gathered_.size(); ++i) entries_.values[gathered_.indices[i]] = gathered_.values[i];
       return;
     }
     const ElementType type = plan_.parameters[piece.parameter].type;
@@ -113,18 +118,28 @@ class Contribution {
     host::widen(host::level(), type, from, piece.count, entries_.values.data());
   }
 
-  std::uint64_t encode(const Piece& piece, const Coder& coder, std::byte* wire) {
+  /// `all` elements of a piece, or those that were chosen, which have left the residual already.
+  std::uint64_t encode(const Piece& piece, const Coder& coder, bool all, std::byte* wire) {
     const std::size_t count = entries_.size();
     if (count == 0) return 0;
     const std::uint64_t nonfinite =
         coder.encode(ElementType::f32, {.data = entries_.values.data(), .residual = {}, .count = count, .wire = wire});
     const Residual residual = advanced(input_->senders[piece.parameter], piece.begin);
     if (!residual) return nonfinite;
-    sent_.resize(count);
-    coder.decode(ElementType::f32, {.wire = wire, .count = count, .out = sent_.data()});
+    if (all || nonfinite != 0 || !coder.lossless(ElementType::f32)) {
+      sent_.resize(count);
+      coder.decode(ElementType::f32, {.wire = wire, .count = count, .out = sent_.data()});
+      keep_rest(piece, residual);
+    }
+    mask_momentum(piece);
+    return nonfinite;
+  }
+
+  /// What is left of the elements that were sent.
+  void keep_rest(const Piece& piece, const Residual& residual) {
     const Residual momentum =
         input_->momenta.empty() ? Residual{} : advanced(input_->momenta[piece.parameter], piece.begin);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
       const std::size_t e = entries_.indices[i];
       if (std::isfinite(sent_[i])) {
         residual.after[e] = entries_.values[i] - sent_[i];
@@ -133,8 +148,6 @@ class Contribution {
         undo(momentum, e);
       }
     }
-    mask_momentum(piece);
-    return nonfinite;
   }
 
   /// What was sent starts anew. Where everything is sent, no momentum is ever stale.
@@ -151,7 +164,7 @@ class Contribution {
   std::vector<std::vector<Source>> sources_;
   std::vector<std::size_t> chosen_;  ///< by group
   std::uint64_t forgotten_ = 0;
-  Entries entries_;
+  Entries entries_, gathered_;
   std::vector<float> sent_;
 };
 

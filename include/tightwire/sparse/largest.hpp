@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -24,6 +23,21 @@ struct Candidates {
   std::size_t count;
 };
 
+/// Keys from one up to, but not at, another; at least 1, and at most kAboveAll.
+struct Band {
+  std::uint32_t low, high;
+};
+inline constexpr std::uint32_t kAboveAll = 0x80000000u;
+
+/// What is known of keys and of the k-th before it is found.
+struct Expectation {
+  std::uint32_t least;  ///< no key is less
+  std::uint32_t key;    ///< about the k-th; not below `least`
+  std::uint32_t error;  ///< from 1 to an octave: how far off it may well be
+  std::uint32_t taken;  ///< those from here on are taken for kept already
+  std::uint32_t drop;   ///< those from here on must be known where they go
+};
+
 /// Values with their places, of which the k largest are kept, in their order; of equal magnitudes those that stand
 /// first. Keeps its own memory from call to call.
 class Largest {
@@ -31,25 +45,17 @@ class Largest {
   explicit Largest(host::Level level = host::level()) : level_(level) {}
 
   /// Takes memory for so many values, so that no call need do it.
-  void reserve(std::size_t count) { keys_.reserve(count); }
+  void reserve(std::size_t count) {
+    keys_.reserve(count);
+    if (band_.size() < count + kSlack) band_.resize(count + kSlack);
+  }
 
   /// Key of the k-th largest of `count` values, 1 <= k <= count.
   std::uint32_t key_of(const float* values, std::size_t count, std::size_t k) {
-    std::uint32_t low = 0xffffffffu, high = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t key = magnitude_key(values[i]);
-      low = std::min(low, key);
-      high = std::max(high, key);
-    }
-    const Bin bin = bin_of(values, count, k, low, std::max(0, static_cast<int>(std::bit_width(high - low)) - kBits));
-    keys_.clear();
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t key = magnitude_key(values[i]);
-      if (key >= bin.begin && key <= bin.last) keys_.push_back(key);
-    }
-    const auto nth = keys_.begin() + static_cast<std::ptrdiff_t>(k - bin.above - 1);
-    std::nth_element(keys_.begin(), nth, keys_.end(), std::greater<>{});
-    return *nth;
+    keys_.resize(count);
+    std::transform(values, values + count, keys_.begin(), magnitude_key);
+    const auto [low, high] = std::minmax_element(keys_.begin(), keys_.end());
+    return nth_key(k, {*low, *high + 1});
   }
 
   /// Keeps the k largest in front. `drop(place, value)` is called for those that go and reach `drop_key`. Returns the
@@ -76,72 +82,70 @@ class Largest {
     return least;
   }
 
-  /// As `keep`, for more values than k of which all keys are at least `low` and few much larger, and where few reach
-  /// `drop_key`: about a nanosecond per value.
-  template <class Drop>
-  std::uint32_t keep_near(const Candidates& from, std::size_t k, std::uint32_t low, std::uint32_t drop_key,
-                          const Drop& drop) {
-    float* const values = from.values;
-    std::uint32_t* const places = from.places;
-    const std::size_t count = from.count;
-    // An octave's worth of bins; what is larger goes into the last.
-    const Bin bin = bin_of(values, count, k, low, 23 - kBits);
-    const bool may_drop = bins_.back() != 0 || drop_key < low || drop_key - low < (kOctave - 1);
-    if (bin.last == kOpen ||
-        (may_drop && std::any_of(values, values + count, [&](float x) { return magnitude_key(x) >= drop_key; })))
-      return keep(from, k, drop_key, drop);
-    std::size_t kept = host::run<host::KeepLarge>(level_, {values, places, count, bin.begin});
-    keys_.clear();
-    for (std::size_t i = 0; i < kept; ++i)
-      if (magnitude_key(values[i]) <= bin.last) keys_.push_back(static_cast<std::uint32_t>(i));
-    // The least of the last bin go, of equals the last.
-    const std::size_t excess = kept - k;
-    const auto goes_before = [&](std::uint32_t a, std::uint32_t b) {
-      const std::uint32_t key_a = magnitude_key(values[a]), key_b = magnitude_key(values[b]);
-      return key_a != key_b ? key_a < key_b : a > b;
-    };
-    const auto gone = keys_.begin() + static_cast<std::ptrdiff_t>(excess);
-    std::nth_element(keys_.begin(), gone, keys_.end(), goes_before);
-    const std::uint32_t least = magnitude_key(values[*std::min_element(gone, keys_.end(), goes_before)]);
-    std::sort(keys_.begin(), gone);
-    close_gaps(values, kept, excess);
-    close_gaps(places, kept, excess);
+  /// As `keep`, for more than k values of which something is known. 0, with all as it was, where the k-th is not within
+  /// two octaves of what was expected. Room for 16 more must be behind the end. It reads all values a few times, in
+  /// registers, and does no more with most of them. Those that `judge(place, value, kept)` is called for, before
+  /// anything has moved, are what goes but reaches `taken` or `drop`, and what is kept but is below `taken`.
+  template <class Judge>
+  std::uint32_t keep_near(const Candidates& from, std::size_t k, const Expectation& expected, const Judge& judge) {
+    const std::uint32_t taken = expected.taken;
+    Band near{};
+    tightwire::detail::BandCount found;
+    for (std::uint32_t reach = expected.error;; reach *= 4) {
+      near = {expected.key - std::min(reach, expected.key - expected.least),
+              expected.key + std::min(reach, kAboveAll - expected.key)};
+      found = find(from, near);
+      if (found.above < k && found.above + found.inside >= k) break;
+      if (reach >= kOctave) return 0;
+    }
+    keys_.resize(found.inside);
+    for (std::size_t i = 0; i < found.inside; ++i) keys_[i] = magnitude_key(from.values[band_[i]]);
+    const std::uint32_t least = nth_key(k - found.above, near);
+
+    found = find(from, {std::min({taken, least, expected.drop}), std::max(taken, least + 1)});
+    // Of those equal to the least, the first are kept.
+    std::size_t ties = k - found.above;
+    for (std::size_t i = 0; i < found.inside; ++i) ties -= magnitude_key(from.values[band_[i]]) > least ? 1 : 0;
+    for (std::size_t i = 0; i < found.inside; ++i) {
+      float& value = from.values[band_[i]];
+      const std::uint32_t key = magnitude_key(value);
+      const bool tie = key == least && ties != 0, kept = key > least || tie;
+      ties -= tie ? 1 : 0;
+      if (kept ? key < taken : key >= std::min(taken, expected.drop)) judge(from.places[band_[i]], value, kept);
+      if (key == least && !kept) value = 0;  // below the least, like all that goes
+    }
+    host::run<host::KeepLarge>(level_, {from.values, from.places, from.count, least});
     return least;
   }
 
  private:
   static constexpr int kBits = 12;
   static constexpr std::uint32_t kOctave = std::uint32_t{1} << 23;
-  static constexpr std::uint32_t kOpen = 0xffffffffu;
+  static constexpr std::size_t kSlack = 16;
 
-  /// The bin that the k-th largest falls into, and how many are above it.
-  struct Bin {
-    std::uint32_t begin, last;
-    std::size_t above;
-  };
-  Bin bin_of(const float* values, std::size_t count, std::size_t k, std::uint32_t low, int shift) {
-    constexpr std::uint32_t kLast = (std::uint32_t{1} << kBits) - 1;
-    bins_.fill(0);
-    for (std::size_t i = 0; i < count; ++i) ++bins_[std::min((magnitude_key(values[i]) - low) >> shift, kLast)];
-    std::size_t above = 0;
-    std::uint32_t bin = kLast;
-    while (above + bins_[bin] < k) above += bins_[bin--];
-    const std::uint32_t begin = low + (bin << shift);
-    return {begin, bin == kLast ? kOpen : begin + (std::uint32_t{1} << shift) - 1, above};
+  tightwire::detail::BandCount find(const Candidates& from, Band band) {
+    reserve(from.count);
+    return host::run<host::FindBand>(level_, {from.values, from.count, band.low, band.high, band_.data()});
   }
 
-  /// Takes the first `excess` of keys_, ascending, out of an array.
-  template <class T>
-  void close_gaps(T* all, std::size_t count, std::size_t excess) const {
-    for (std::size_t gap = 0; gap < excess; ++gap) {
-      const std::size_t from = keys_[gap] + std::size_t{1}, to = gap + 1 < excess ? keys_[gap + 1] : count;
-      std::memmove(all + from - gap - 1, all + from, (to - from) * sizeof(T));
-    }
+  /// The k-th largest of keys_, whose order is lost: from bins, of which the one it falls into is sorted out.
+  std::uint32_t nth_key(std::size_t k, Band all) {
+    const std::uint32_t last = all.high - all.low - 1;
+    const int shift = std::max(0, static_cast<int>(std::bit_width(last)) - kBits);
+    bins_.fill(0);
+    for (const std::uint32_t key : keys_) ++bins_[(key - all.low) >> shift];
+    std::uint32_t bin = last >> shift;
+    for (; bins_[bin] < k; --bin) k -= bins_[bin];
+    std::erase_if(keys_, [&](std::uint32_t key) { return (key - all.low) >> shift != bin; });
+    const auto nth = keys_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+    std::nth_element(keys_.begin(), nth, keys_.end(), std::greater<>{});
+    return *nth;
   }
 
   host::Level level_;
   std::array<std::uint32_t, std::size_t{1} << kBits> bins_{};
   std::vector<std::uint32_t> keys_;
+  std::vector<std::uint32_t> band_;  ///< indices
 };
 
 }  // namespace tightwire::sparse

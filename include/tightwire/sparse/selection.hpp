@@ -35,11 +35,13 @@ struct SampleSeed {
 /// Chooses the k elements of largest magnitude from data + residual (with momentum correction, momentum + residual). Of
 /// equal magnitudes the lowest place is chosen; zeros never are.
 ///
-/// One pass over the data finds what reaches a threshold, a little below the k-th magnitude of the last time; the few
-/// that do are cut down to k. Whatever the threshold was, the choice is exact: one that is too low rises on the way,
-/// and one that was too high is lowered for another pass.
+/// One pass over the data finds what reaches a threshold, a little below the k-th magnitude that is expected after the
+/// last ones, and takes what reaches that out of the residual; those few for which this was wrong are put right.
+/// Whatever the threshold was, the choice is exact: one that is too low rises on the way, and one that was too high is
+/// lowered for another pass.
 ///
-/// Sources hold the sums afterwards (in `residual.after`), the chosen elements too. Memory: about 16 k bytes.
+/// Residuals hold the sums afterwards (in `residual.after`), but zeros in place of the chosen elements. Memory: about
+/// 24 k bytes.
 class Selection {
  public:
   explicit Selection(host::Level level = host::level()) : level_(level), tile_(kTileElements), largest_(level) {}
@@ -47,7 +49,7 @@ class Selection {
   /// `count` from 1 on. Places and values are ascending by place, until the next call.
   void choose(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum) {
     start(sources, count, momentum);
-    add_and_find(threshold_);
+    add_and_find(threshold_, threshold_ == 0 ? kAboveAll : expected_);
     settle();
   }
 
@@ -56,7 +58,8 @@ class Selection {
   void choose_sampled(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum,
                       const SampleSeed& seed) {
     start(sources, count, momentum);
-    add_and_find(sample_threshold(seed));
+    const std::uint32_t threshold = sample_threshold(seed);
+    add_and_find(threshold, threshold);
     const double share = static_cast<double>(found_) / static_cast<double>(count);
     if (cut_ || share < kLeastShare || share > kMostShare)
       settle();
@@ -64,11 +67,11 @@ class Selection {
       chosen_ = found_;
   }
 
-  /// Adds residuals and momentum, and chooses nothing. Returns whether some sum is not finite.
+  /// Adds residuals and momentum, and chooses nothing: residuals hold all sums. Returns whether some sum is not finite.
   bool add(std::span<const Source> sources, const MomentumCorrection& momentum) {
     start(sources, 1, momentum);
     adding_only_ = true;
-    add_and_find(kNonFinite);
+    add_and_find(kNonFinite, kAboveAll);
     adding_only_ = false;
     threshold_ = 0;
     return found_ != 0;
@@ -88,10 +91,9 @@ class Selection {
   static constexpr std::size_t kSlack = 16;
   static constexpr std::size_t kLine = 16;
   static constexpr std::uint32_t kOctave = std::uint32_t{1} << 23;
-  static constexpr std::uint32_t kAboveAll = 0x80000000u;
   static constexpr std::uint32_t kNonFinite = tightwire::detail::kInfinityBits;
   static constexpr std::uint32_t kWidestMargin = 4 * kOctave, kFirstMargin = kOctave / 16,
-                                 kNarrowestMargin = kOctave / 256;
+                                 kNarrowestMargin = kOctave / 1024;
 
   void start(std::span<const Source> sources, std::size_t count, const MomentumCorrection& momentum) {
     sources_ = sources;
@@ -103,7 +105,7 @@ class Selection {
     for (const Source& source : sources) elements_ += source.count;
     if (count != count_) {
       count_ = count;
-      threshold_ = last_least_ = 0;
+      threshold_ = expected_ = last_least_ = 0;
       margin_ = kFirstMargin;
       room_ = count + std::max(count, kLeastRoom);
       places_.resize(room_ + kSlack);
@@ -113,10 +115,11 @@ class Selection {
     }
   }
 
-  /// The pass that adds residuals and momentum. Threshold 0: found out from the first elements.
-  void add_and_find(std::uint32_t threshold) {
+  /// The pass that adds residuals and momentum, and takes elements out. Threshold 0: found out from the first elements.
+  void add_and_find(std::uint32_t threshold, std::uint32_t taken) {
     looked_for_ = std::max<std::uint32_t>(threshold, 1);
     now_ = looked_for_;
+    taken_ = taken;
     std::size_t unknown_until = threshold == 0 ? std::min(elements_ / 4, kLeastRoom) : 0;
     for (const Source& source : sources_) {
       const bool straight = !source.momentum && host::holds_floats(source.type, source.data);
@@ -135,6 +138,7 @@ class Selection {
 
   /// Another pass over the sums that are there already.
   void find_again(std::uint32_t threshold) {
+    put_back();
     found_ = 0;
     looked_for_ = now_ = threshold;
     for (const Source& source : sources_) {
@@ -155,7 +159,8 @@ class Selection {
   std::size_t next_length(std::size_t left, bool straight) {
     if (room_ - found_ < kTileElements && adding_only_) found_ = 1;  // that there are some is all that is asked
     if (room_ - found_ < kTileElements && found_ > count_) {
-      cut_to_count();
+      put_back();
+      now_ = std::min(cut_to_count() + 1, kNonFinite);
       cut_ = true;
     }
     std::size_t most = room_ - found_;
@@ -173,6 +178,7 @@ class Selection {
                                             .count = length,
                                             .place = place,
                                             .threshold = now_,
+                                            .taken = taken_,
                                             .values = values_.data(),
                                             .places = places_.data(),
                                             .found = found_,
@@ -211,16 +217,13 @@ class Selection {
     found_ = kept;
   }
 
-  /// Keeps the `count_` largest so far. What comes later must be larger than the least of them, as of equals the first
-  /// are chosen; but everything that is not finite must be found, so that it can be taken out of the residual.
+  /// Keeps the `count_` largest so far, of which none was taken out. What comes later must be larger than the least of
+  /// them, which is returned, as of equals the first are chosen; but everything that is not finite must be found, so
+  /// that it can be taken out of the residual.
   std::uint32_t cut_to_count() {
     const Candidates all{values_.data(), places_.data(), found_};
-    const auto drop = [&](std::uint32_t place, float) { forget(place); };
-    const std::uint32_t least = cut_ ? largest_.keep(all, count_, kNonFinite, drop)
-                                     : largest_.keep_near(all, count_, looked_for_, kNonFinite, drop);
     found_ = count_;
-    now_ = std::min(least + 1, kNonFinite);
-    return least;
+    return largest_.keep(all, count_, kNonFinite, [&](std::uint32_t place, float) { forget(place); });
   }
 
   /// Makes an exact choice of what was found, looking again if that is too little.
@@ -229,29 +232,86 @@ class Selection {
     const bool again = found_ < count_ && looked_for_ > 1;
     for (; found_ < count_ && looked_for_ > 1; lower = std::min(8 * lower, 16 * kOctave))
       find_again(looked_for_ > lower ? looked_for_ - lower : 1);
-    if (again) margin_ = std::min(2 * margin_, kWidestMargin);
-    if (!again && cut_)
-      margin_ = std::max(margin_ / 2, kNarrowestMargin);
-    else if (!again && found_ > count_ + count_ / 4)
-      margin_ = std::max(margin_ / 8 * 7, kNarrowestMargin);
+    adapt_margin(again);
     if (found_ == 0) threshold_ = 0;
-    if (found_ > count_) {
-      expect(cut_to_count());
-    } else if (found_ != 0) {
-      std::uint32_t least = kAboveAll;
-      for (std::size_t i = 0; i < found_; ++i) least = std::min(least, magnitude_key(values_[i]));
-      expect(least);
-    }
+    if (found_ != 0) expect(found_ > count_ ? choose_of_more() : choose_all());
     chosen_ = found_;
   }
 
-  /// The next k-th magnitude will be about as much above or below this one as this is above or below the last:
-  /// residuals grow for as many steps as it takes to send each of them once.
+  /// Chooses all that was found. Returns the least of it.
+  std::uint32_t choose_all() {
+    std::uint32_t least = kAboveAll;
+    for (std::size_t i = 0; i < found_; ++i) {
+      const std::uint32_t key = magnitude_key(values_[i]);
+      if (key < taken_) set_rest(places_[i], 0);
+      least = std::min(least, key);
+    }
+    return least;
+  }
+  /// Chooses `count_` of more. Returns the least of them.
+  std::uint32_t choose_of_more() {
+    const bool guessed = taken_ == kAboveAll;
+    const Expectation expectation{.least = now_,
+                                  .key = guessed ? now_ : taken_,
+                                  .error = std::clamp(guessed ? kOctave / 2 : margin_ / 4, 1u, kOctave),
+                                  .taken = taken_,
+                                  .drop = kNonFinite};
+    const auto judge = [&](std::uint32_t place, float value, bool kept) {
+      if (!kept && magnitude_key(value) >= kNonFinite)
+        forget(place);
+      else
+        set_rest(place, kept ? 0 : value);
+    };
+    if (const std::uint32_t least =
+            largest_.keep_near({values_.data(), places_.data(), found_}, count_, expectation, judge)) {
+      found_ = count_;
+      return least;
+    }
+    put_back();
+    const std::uint32_t least = cut_to_count();
+    choose_all();
+    return least;
+  }
+
+  /// Undoes that elements were taken out so far, and lets none be any more.
+  void put_back() {
+    for (std::size_t i = 0; i < found_ && taken_ != kAboveAll; ++i)
+      if (magnitude_key(values_[i]) >= taken_) set_rest(places_[i], values_[i]);
+    taken_ = kAboveAll;
+  }
+  void set_rest(std::uint32_t place, float value) {
+    const Source& source = source_of(place);
+    if (source.residual) source.residual.after[place - source.first] = value;
+  }
+
+  /// Wide enough that the k-th is seldom missed, which costs another pass, and not so wide that much more is found.
+  void adapt_margin(bool again) {
+    const auto noise = static_cast<std::size_t>(8 * std::sqrt(static_cast<double>(count_)));
+    if (again)
+      margin_ = std::min(2 * margin_, kWidestMargin);
+    else if (cut_)
+      margin_ = std::max(margin_ / 2, kNarrowestMargin);
+    else if (found_ > count_ + std::max(count_ / 4, noise))
+      margin_ = std::max(margin_ / 16 * 15, kNarrowestMargin);
+    else if (found_ > count_ + noise)
+      margin_ = std::max(margin_ / 64 * 63, kNarrowestMargin);
+  }
+
+  /// The next k-th magnitude is about as much above or below this one as in the last few steps: residuals grow for as
+  /// many steps as it takes to send each of them once.
   void expect(std::uint32_t least) {
-    constexpr std::int64_t kMostDrift = 2 * std::int64_t{kOctave};
-    const std::int64_t drift = last_least_ == 0 ? 0 : std::int64_t{least} - std::int64_t{last_least_};
-    const std::int64_t next = std::int64_t{least} + std::clamp(drift, -kMostDrift, kMostDrift) - std::int64_t{margin_};
-    threshold_ = static_cast<std::uint32_t>(std::clamp(next, std::int64_t{1}, std::int64_t{kNonFinite}));
+    constexpr std::int64_t kMostDrift = 2 * std::int64_t{kOctave}, kSteps = 4;
+    const std::int64_t change = std::int64_t{least} - std::int64_t{last_least_};
+    if (last_least_ == 0)
+      drift_ = 0;
+    else
+      drift_ = drift_ == 0 ? change : drift_ + (change - drift_) / kSteps;
+    const std::int64_t next = std::int64_t{least} + std::clamp(drift_, -kMostDrift, kMostDrift);
+    const auto key = [](std::int64_t from) {
+      return static_cast<std::uint32_t>(std::clamp(from, std::int64_t{1}, std::int64_t{kNonFinite}));
+    };
+    expected_ = key(next);
+    threshold_ = key(next - std::int64_t{margin_});
     last_least_ = least;
   }
 
@@ -306,11 +366,14 @@ class Selection {
   std::size_t found_ = 0;
   std::size_t chosen_ = 0;
   std::uint64_t forgotten_ = 0;
-  std::uint32_t now_ = 1;         ///< threshold in force
-  std::uint32_t looked_for_ = 1;  ///< the pass found everything from here on, unless it was cut
-  std::uint32_t threshold_ = 0;   ///< for the next time; 0: unknown
+  std::uint32_t now_ = 1;            ///< threshold in force
+  std::uint32_t looked_for_ = 1;     ///< the pass found everything from here on, unless it was cut
+  std::uint32_t taken_ = kAboveAll;  ///< what was found from here on left zeros in the residuals
+  std::uint32_t threshold_ = 0;      ///< for the next time; 0: unknown
+  std::uint32_t expected_ = 0;       ///< k-th magnitude of the next time
   std::uint32_t margin_ = kFirstMargin;
   std::uint32_t last_least_ = 0;
+  std::int64_t drift_ = 0;  ///< how much the k-th magnitude changes from step to step
   bool adding_only_ = false;
   bool cut_ = false;  ///< cut down to `count_` during the pass
   std::vector<std::uint32_t> places_;
