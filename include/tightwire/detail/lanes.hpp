@@ -120,6 +120,11 @@ template <int W>
 TIGHTWIRE_INLINE void subtract_exact_product(Lanes<float, W>& x, const Lanes<float, W>& a, const Lanes<float, W>& b) {
   x = x - a * b;
 }
+/// sum += a * b, rounded once, as by an instruction that fuses both, whether there is one or not.
+template <int W>
+TIGHTWIRE_INLINE void add_fused_product(Lanes<float, W>& sum, const Lanes<float, W>& a, const Lanes<float, W>& b) {
+  for (int i = 0; i < W; ++i) sum.v[i] = __builtin_fmaf(a.v[i], b.v[i], sum.v[i]);
+}
 /// Lets no magnitude in x be above `limit`. Something within where x is NaN.
 template <int W>
 TIGHTWIRE_INLINE void clamp_magnitude(Lanes<float, W>& x, const Lanes<float, W>& limit) {

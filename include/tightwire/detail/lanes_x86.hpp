@@ -31,6 +31,45 @@ TIGHTWIRE_TARGET_AVX512 inline void subtract_exact_product(Lanes<float, 16>& x, 
   x.v = _mm512_fnmadd_ps(a.v, b.v, x.v);
 }
 
+TIGHTWIRE_TARGET_AVX2 inline void add_fused_product(Lanes<float, 8>& sum, const Lanes<float, 8>& a,
+                                                    const Lanes<float, 8>& b) {
+  sum.v = (decltype(sum.v))_mm256_fmadd_ps((__m256)a.v, (__m256)b.v, (__m256)sum.v);
+}
+TIGHTWIRE_TARGET_AVX512 inline void add_fused_product(Lanes<float, 16>& sum, const Lanes<float, 16>& a,
+                                                      const Lanes<float, 16>& b) {
+  sum.v = (decltype(sum.v))_mm512_fmadd_ps((__m512)a.v, (__m512)b.v, (__m512)sum.v);
+}
+/// Of two: a double holds the product, and the sum to 53 bits. Where those that fp32 has no room for are all the same
+/// but the first, as halfway between two floats, rounding twice could differ from rounding once: there the sum is
+/// rounded to odd (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Trans. Comput. 57, 2008).
+inline __m128d sum_to_odd(__m128d product, __m128d addend, __m128d sum) {
+  // What rounding to double took away, exactly (Knuth).
+  const __m128d part = _mm_sub_pd(sum, product);
+  const __m128d rest = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, part)), _mm_sub_pd(addend, part));
+  const __m128i one = _mm_set1_epi64x(1), bits = _mm_castpd_si128(sum);
+  const __m128i inexact =
+      _mm_castpd_si128(_mm_and_pd(_mm_cmpneq_pd(rest, _mm_setzero_pd()), _mm_cmpord_pd(rest, rest)));
+  const __m128i even = _mm_and_si128(_mm_andnot_si128(bits, one), inexact);
+  // One further from zero where the rest has the sign of the sum, one nearer where it has not.
+  const __m128i apart = _mm_srli_epi64(_mm_xor_si128(bits, _mm_castpd_si128(rest)), 63);
+  const __m128i back = _mm_slli_epi64(_mm_and_si128(even, apart), 1);
+  return _mm_castsi128_pd(_mm_sub_epi64(_mm_add_epi64(bits, even), back));
+}
+inline void add_fused_product(Lanes<float, 4>& sum, const Lanes<float, 4>& a, const Lanes<float, 4>& b) {
+  const auto upper = [](__m128 x) { return _mm_cvtps_pd(_mm_movehl_ps(x, x)); };
+  const __m128 x = (__m128)sum.v;
+  const __m128d products[2] = {_mm_mul_pd(_mm_cvtps_pd((__m128)a.v), _mm_cvtps_pd((__m128)b.v)),
+                               _mm_mul_pd(upper((__m128)a.v), upper((__m128)b.v))};
+  const __m128d addends[2] = {_mm_cvtps_pd(x), upper(x)};
+  __m128d sums[2] = {_mm_add_pd(products[0], addends[0]), _mm_add_pd(products[1], addends[1])};
+  // Seldom any: of the lower bits of all four, but for the first that fp32 has no room for.
+  const __m128i low = _mm_castps_si128(_mm_shuffle_ps(_mm_castpd_ps(sums[0]), _mm_castpd_ps(sums[1]), 0x88));
+  const __m128i none = _mm_cmpeq_epi32(_mm_slli_epi32(low, 4), _mm_setzero_si128());
+  if (_mm_movemask_ps(_mm_castsi128_ps(none)) != 0) [[unlikely]]
+    for (int i = 0; i < 2; ++i) sums[i] = sum_to_odd(products[i], addends[i], sums[i]);
+  sum.v = (decltype(sum.v))_mm_movelh_ps(_mm_cvtpd_ps(sums[0]), _mm_cvtpd_ps(sums[1]));
+}
+
 TIGHTWIRE_TARGET_AVX512 inline void clamp_magnitude(Lanes<float, 16>& x, const Lanes<float, 16>& limit) {
   // The lesser magnitude, with the sign of x.
   x.v = _mm512_maskz_range_ps(0xffff, x.v, limit.v, 0x02);

@@ -11,12 +11,13 @@
 // What PowerSGD multiplies: a matrix, row after row, with narrow factors, column after column. Every loop goes through
 // the matrix once, near the speed of memory for ranks up to about 4, and takes 2 * rank operations per element, as many
 // again where a product is subtracted on the way.
-// Matrices have at least one element. Some 100 KiB of stack are used, and no other memory.
+// Matrices have at least one element. Some 300 KiB of stack are used, and no other memory.
 //
-// The same input gives the same bits on every instruction set, because the order of every sum is fixed; but which of
-// two NaN is handed on is not. Arithmetic is that in force in the thread (tightwire::detail::FloatEnvironment), and
-// pointers need no more than the alignment of a float. What is read must not overlap what is written, but for a
-// residual in place.
+// The same input gives the same bits on every instruction set, because the order of every sum is fixed and products are
+// added without being rounded first, which takes ten times as long where no instruction does both; but which of two NaN
+// is handed on is not. Arithmetic is that in force in the thread (tightwire::detail::FloatEnvironment), and pointers
+// need no more than the alignment of a float. What is read must not overlap what is written, but for a residual in
+// place.
 
 namespace tightwire::low_rank {
 
@@ -126,7 +127,7 @@ struct ColumnProducts {
       for (int j = 0; j < Ranks; ++j) {
         const Lanes<float, W> p(factor[static_cast<std::size_t>(j) * kRows + r]);
         TIGHTWIRE_UNROLL(4)
-        for (int i = 0; i < Registers; ++i) add_product(sum[j][i], a[i], p);
+        for (int i = 0; i < Registers; ++i) add_fused_product(sum[j][i], a[i], p);
       }
     }
     TIGHTWIRE_UNROLL(4)
@@ -218,7 +219,7 @@ struct OuterProducts {
       for (std::size_t r = 0; r < kRows; ++r) {
         const Lanes<float, W> p(left[k * kRows + r]);
         TIGHTWIRE_UNROLL(4)
-        for (int i = 0; i < Registers; ++i) add_product(sum[r][i], q[i], p);
+        for (int i = 0; i < Registers; ++i) add_fused_product(sum[r][i], q[i], p);
       }
     }
     const Lanes<float, W> scale(tile.scale);

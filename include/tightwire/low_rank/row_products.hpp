@@ -6,6 +6,7 @@
 #include <tightwire/coder.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/low_rank/factor.hpp>
+#include <tightwire/low_rank/lane_sums.hpp>
 #include <tightwire/low_rank/strips.hpp>
 
 namespace tightwire::low_rank {
@@ -35,20 +36,24 @@ struct AddAndMultiply {
 /// An element of the product is a sum over blocks of 1024 columns, from left to right. The sum of a block is made of 16
 /// partial sums: number s has columns s, s + 16, s + 32 ... of the block, added from left to right to zero. Then s and
 /// s + 8 are added for s < 8, s and s + 4 for s < 4, s and s + 2 for s < 2, and the last two. It is what 16 lanes do;
-/// narrower registers keep the 16 in several.
+/// narrower registers keep the 16 in several. Products are added as they are, rounded once with the sum.
 struct RowProducts {
   using Job = AddAndMultiply;
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& job) {
-    alignas(64) float packed[kPackedFloats];
+    alignas(64) float packed[kColumns * kRanks];
+    alignas(64) float owed[kColumns * kRanks];
     constexpr int kRows = W == 16 ? 4 : 2;
     for (std::size_t first = 0; first < job.shape.columns; first += kColumns) {
+      const std::size_t count = std::min(kColumns, job.shape.columns - first);
+      const bool owes = job.residual && job.owed.rank != 0, packs = owes && job.owed.rank <= kRanks;
+      if (packs) pack(job.owed.right, {job.shape.columns, first, count, 0, job.owed.rank}, owed);
       for (std::size_t k = 0; k < job.rank; k += kRanks) {
         Block block{job,
-                    {job.shape.columns, first, std::min(kColumns, job.shape.columns - first), k,
-                     std::min(kRanks, job.rank - k)},
+                    {job.shape.columns, first, count, k, std::min(kRanks, job.rank - k)},
                     packed,
+                    packs ? owed : nullptr,
                     false};
         // Past the caches only what this loop does not itself read again.
         block.past_cache = job.residual.past_cache && job.residual.before != job.residual.after &&
@@ -65,7 +70,7 @@ struct RowProducts {
 
  private:
   static constexpr std::size_t kColumns = 1024;  // of a block: part of the result
-  static constexpr std::size_t kRanks = kPackedFloats / kColumns;
+  static constexpr std::size_t kRanks = 32;      // for which a packed factor stays in the second cache
   static constexpr int kPartialSums = 16;
   /// Columns of the product that are summed at a time, in as many registers as there are.
   template <int W>
@@ -74,7 +79,7 @@ struct RowProducts {
                                              : 1;
   template <int W, int Rows, int Ranks>
   struct Sums {
-    Lanes<float, W> of[Rows][Ranks][kPartialSums / W];
+    Lanes<float, W> of[kPartialSums / W][Rows * Ranks];
   };
   /// What a tile of the product is made of: x and the residual, the matrix, or the matrix that a tile beside it has
   /// read.
@@ -83,6 +88,7 @@ struct RowProducts {
     const Job& job;
     FactorPart part;
     const float* packed;
+    const float* packed_owed;  ///< null: read where it is
     bool past_cache;
   };
   /// Where some rows of a strip are.
@@ -96,6 +102,7 @@ struct RowProducts {
     const float* owed_left = nullptr;   ///< [owed ranks][Rows]
     const float* owed_right = nullptr;  ///< of the first of these columns
     std::size_t owed_stride = 0;        ///< from one column of the right factor to the next
+    std::size_t owed_step = 0;          ///< from one strip of it to the next
     std::size_t owed_rank = 0;
   };
 
@@ -130,15 +137,17 @@ struct RowProducts {
     if constexpr (kSubtract) {
       pack_rows<Rows>(job.owed.left + row, job.shape.rows, Rows, job.owed.rank, owed_left);
       strip.owed_left = owed_left;
-      strip.owed_right = job.owed.right + block.part.first;
-      strip.owed_stride = stride;
+      const bool packed = block.packed_owed != nullptr;
+      strip.owed_right = packed ? block.packed_owed : job.owed.right + block.part.first;
+      strip.owed_stride = packed ? kStrip : stride;
+      strip.owed_step = packed ? kStrip * job.owed.rank : kStrip;
       strip.owed_rank = job.owed.rank;
     }
     Sums<W, Rows, Ranks> sums;
     TIGHTWIRE_UNROLL(4)
     for (int r = 0; r < Rows; ++r) TIGHTWIRE_UNROLL(4)
     for (int j = 0; j < Ranks; ++j) TIGHTWIRE_UNROLL(4)
-    for (int p = 0; p < kPartialSums / W; ++p) sums.of[r][j][p] = Lanes<float, W>(0.0f);
+    for (int p = 0; p < kPartialSums / W; ++p) sums.of[p][r * Ranks + j] = Lanes<float, W>(0.0f);
 
     const std::size_t whole = block.part.count / kStrip * kStrip;
     for (std::size_t c = 0; c < whole; c += kStrip) {
@@ -147,7 +156,7 @@ struct RowProducts {
         if constexpr (kAdd) prefetch_strip<Rows>(strip.before + Rows * stride, stride);
       }
       add_strip<W, Rows, Ranks, kAdd, kSubtract>(strip, sums);
-      if constexpr (kSubtract) strip.owed_right += kStrip;
+      if constexpr (kSubtract) strip.owed_right += strip.owed_step;
       strip.x += kStrip;
       if constexpr (kAdd) {
         strip.before += kStrip;
@@ -162,13 +171,15 @@ struct RowProducts {
       strip.stride = kStrip;
       add_strip<W, Rows, Ranks, false, false>(strip, sums);
     }
+    alignas(64) float of_lanes[W];
+    sum_parts(sums.of, of_lanes);
     TIGHTWIRE_UNROLL(4)
     for (int j = 0; j < Ranks; ++j) {
       float* const to =
           job.product + (block.part.first_rank + k + static_cast<std::size_t>(j)) * job.product_stride + row;
       TIGHTWIRE_UNROLL(4)
       for (int r = 0; r < Rows; ++r) {
-        const float sum = sum_of(sums.of[r][j]);
+        const float sum = of_lanes[r * Ranks + j];
         to[r] = block.part.first == 0 ? sum : to[r] + sum;
       }
     }
@@ -202,7 +213,7 @@ struct RowProducts {
         for (int j = 0; j < Ranks; ++j) {
           const auto q = Lanes<float, W>::load(strip.factor + static_cast<std::size_t>(j) * kStrip + c);
           TIGHTWIRE_UNROLL(4)
-          for (int r = 0; r < Rows; ++r) add_product(sums.of[r][j][p], a[r], q);
+          for (int r = 0; r < Rows; ++r) add_fused_product(sums.of[p][r * Ranks + j], a[r], q);
         }
       }
     }
@@ -224,7 +235,7 @@ struct RowProducts {
         for (int r = 0; r < Rows; ++r) {
           const Lanes<float, W> p(strip.owed_left[k * Rows + static_cast<std::size_t>(r)]);
           TIGHTWIRE_UNROLL(4)
-          for (int i = 0; i < kRegisters; ++i) add_product(sum[r][i], q[i], p);
+          for (int i = 0; i < kRegisters; ++i) add_fused_product(sum[r][i], q[i], p);
         }
       }
       TIGHTWIRE_UNROLL(4)
@@ -253,20 +264,6 @@ struct RowProducts {
           strip.after[at] = padded[r][i] = padded[r][i] + strip.before[at];
       }
   }
-
-  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 16> (&x)[1]) {
-    const Lanes<float, 8> halves[2] = {
-        Lanes<float, 8>::of(__builtin_shufflevector(x[0].v, x[0].v, 0, 1, 2, 3, 4, 5, 6, 7)),
-        Lanes<float, 8>::of(__builtin_shufflevector(x[0].v, x[0].v, 8, 9, 10, 11, 12, 13, 14, 15))};
-    return sum_of(halves);
-  }
-  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 8> (&x)[2]) {
-    const Lanes<float, 8> sum = x[0] + x[1];
-    return sum_of(Lanes<float, 4>::of(__builtin_shufflevector(sum.v, sum.v, 0, 1, 2, 3)) +
-                  Lanes<float, 4>::of(__builtin_shufflevector(sum.v, sum.v, 4, 5, 6, 7)));
-  }
-  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 4> (&x)[4]) { return sum_of((x[0] + x[2]) + (x[1] + x[3])); }
-  TIGHTWIRE_INLINE static float sum_of(const Lanes<float, 4>& x) { return (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]); }
 };
 
 }  // namespace tightwire::low_rank

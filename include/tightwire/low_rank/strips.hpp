@@ -13,8 +13,9 @@ using tightwire::detail::Lanes;
 /// buffer, so that there is one loop for all widths.
 inline constexpr std::size_t kStrip = 64;
 
-/// What a packed factor takes at most: it is read again for every few rows, and must stay close to the core.
-inline constexpr std::size_t kPackedFloats = std::size_t{1} << 14;
+/// What a packed factor takes at most: it is read again for every few rows, and must stay in the first cache, or
+/// nearly.
+inline constexpr std::size_t kPackedFloats = std::size_t{1} << 13;
 
 /// Columns of the matrix of which a packed factor has room: whole strips.
 constexpr std::size_t columns_at_once(std::size_t rank) {
@@ -57,13 +58,7 @@ TIGHTWIRE_INLINE void pack_rows(const float* factor, std::size_t stride, std::si
     for (std::size_t r = 0; r < Rows; ++r) packed[k * Rows + r] = r < rows ? factor[k * stride + r] : 0.0f;
 }
 
-/// sum += a * b, rounded twice on every instruction set: not all have an addition fused with a multiplication.
-template <int W>
-TIGHTWIRE_INLINE void add_product(Lanes<float, W>& sum, const Lanes<float, W>& a, const Lanes<float, W>& b) {
-  Lanes<float, W> product = a * b;
-  tightwire::detail::settle(product);
-  sum = sum + product;
-}
+using tightwire::detail::add_fused_product;
 
 /// Asks for a strip of some rows before it is its turn: rows are read in pieces of a few KiB, for which the processor's
 /// own prefetching comes too late. Into the second cache, since the first is full of what is in use.
