@@ -60,7 +60,7 @@ class Machine:
         """The JSON lines that a program prints."""
         environment = dict(os.environ)
         if link == "loopback":
-            environment |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+            environment |= {"TIGHTWIRE_TRANSPORT": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
         launcher = [str(self.bin / "tightwire"), "run", "-n", str(self.ranks), "--quiet", "--"]
         if link not in ("memory", "loopback"):
             launcher = [str(ROOT / "bench/network.sh"), str(self.ranks), link, "--"]

@@ -30,6 +30,7 @@ struct Options {
   bool nodes = false;
   std::size_t share_elements = tightwire::PlanOptions{}.share_elements;
   bool json = false;
+  std::string transport;
 };
 
 Options parse(int argc, char** argv) {
@@ -45,6 +46,7 @@ Options parse(int argc, char** argv) {
   app.add_flag("--nodes", options.nodes,
                "every codec also over nodes, as the transport sees them: see network.sh --per-node");
   app.add_flag("!--no-pin", options.pin, "do not bind ranks to cores");
+  app.add_option("--transport", options.transport, "shm or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT");
   app.add_flag("--json", options.json, "one JSON object per size instead of a table");
   try {
     app.parse(argc, argv);
@@ -177,7 +179,7 @@ int main(int argc, char** argv) {
   try {
     const Options options = parse(argc, argv);
     const auto peer = bench::open_mpi();
-    const std::shared_ptr<tightwire::Transport> transport = tightwire::ucx::open(tightwire::rendezvous::environment());
+    const std::shared_ptr<tightwire::Transport> transport = tightwire::open_transport(tightwire::rendezvous::environment(), options.transport);
     const std::vector<int> cores = bench::allowed_cores();
     const auto rank = static_cast<std::size_t>(transport->rank());
     if (options.pin && (cores.empty() || !bench::pin_to_core(cores[rank % cores.size()])))

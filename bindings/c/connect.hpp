@@ -7,8 +7,7 @@
 
 namespace tightwire::c {
 
-/// Joins the job over the network that this build has. One rank alone needs none.
-/// Throws Error(unsupported) for more where there is none.
+/// Joins the job by what fits: see open_transport.hpp.
 std::shared_ptr<Transport> connect(const Rendezvous& rendezvous);
 
 /// What `connect` goes over, for people.

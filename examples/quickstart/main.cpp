@@ -94,7 +94,7 @@ int main(int count, char** values) {
   keep_freed_memory();
   std::shared_ptr<tightwire::Transport> transport;
   try {
-    transport = tightwire::ucx::open(tightwire::rendezvous::environment());
+    transport = tightwire::open_transport(tightwire::rendezvous::environment());
     return run(transport, arguments);
   } catch (const std::exception& error) {
     if (transport) transport->abort(error.what());  // the others need not wait for us

@@ -67,11 +67,11 @@ class AllToAll {
         stride_(largest_bytes),
         limit_(limit),
         memory_(2 * static_cast<std::size_t>(transport.size()) * largest_bytes) {
-    transport_.attach(memory_.span());
+    transport_.attach_pages(memory_.pages());
   }
   AllToAll(const AllToAll&) = delete;
   AllToAll& operator=(const AllToAll&) = delete;
-  ~AllToAll() { transport_.detach(memory_.span()); }
+  ~AllToAll() { transport_.detach(memory_.pages()); }
 
   /// `count` messages of `bytes` each to and from every peer; together no more than the largest.
   void exchange(std::size_t count, std::size_t bytes) {

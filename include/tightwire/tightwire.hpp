@@ -7,9 +7,11 @@
 #include <tightwire/error.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/mpi.hpp>
+#include <tightwire/open_transport.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/session.hpp>
+#include <tightwire/shm.hpp>
 #include <tightwire/transport.hpp>
 #include <tightwire/ucx.hpp>
 #include <tightwire/version.hpp>

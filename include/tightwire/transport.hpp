@@ -24,6 +24,9 @@ struct Message {
   std::uint64_t tag;  ///< 48 bits; the n-th send to a peer with a tag meets its n-th receive with that tag from us
   std::byte* data;
   std::size_t bytes;  ///< a receive that meets another size fails with Errc::corrupt
+  /// Of a receive, if not null: holds `data`. A transport whose ranks share memory may leave the bytes where their
+  /// sender has them, write that place here instead, and leave `data` as it is. They stay until `Transport::release`.
+  const std::byte** place = nullptr;
 };
 
 /// Throws Error(invalid_argument) for a message that no transport can move: to or from ourselves or a rank that is not
@@ -77,6 +80,10 @@ class Transport {
 
   /// Announces long-lived memory that messages will use, so that it is registered once and not per message.
   virtual void attach(std::span<std::byte> /*memory*/) {}
+  /// The same of whole pages that are the caller's alone and registered with nobody else, as those of a Workspace: a
+  /// transport may put pages under them that peers see, too. Contents stay, as in `detach`; nobody else uses the memory
+  /// during either.
+  virtual void attach_pages(std::span<std::byte> pages) { attach(pages); }
   /// Ends it: once this returns the transport does not touch the memory any more. Messages that still use it are given
   /// up, which closes the transport.
   virtual void detach(std::span<std::byte> memory) noexcept = 0;
@@ -86,6 +93,9 @@ class Transport {
   /// Makes progress; true when every message of the round is complete, after which the ticket is spent.
   /// Throws Error(peer_lost | transport | corrupt).
   virtual bool done(Ticket ticket) = 0;
+  /// Ends the use of what the receives of a round that is done were lent (`Message::place`). Sends of their peers are
+  /// complete only then.
+  virtual void release(Ticket /*ticket*/) {}
   /// Returns when a message completed, a peer was lost or `wake` was called, and at the latest at `until`. It may
   /// return early for no reason. Spins a little, then yields, then sleeps.
   virtual void idle(TimePoint until) = 0;

@@ -39,6 +39,8 @@ class Workspace {
   std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return bytes_; }
   std::span<std::byte> span() const noexcept { return {data_, bytes_}; }
+  /// The whole pages that hold it, which hold nothing else.
+  std::span<std::byte> pages() const noexcept { return {data_, (bytes_ + 4095) / 4096 * 4096}; }
 
  private:
   void swap(Workspace& other) noexcept {

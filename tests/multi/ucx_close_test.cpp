@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 class UcxClose : public ::testing::TestWithParam<Network> {
  protected:
   std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
-    return ucx::open(rendezvous, GetParam().options);
+    return GetParam().open(rendezvous);
   }
 
   static void expect_silence(const std::vector<RankResult>& results) {
@@ -28,7 +28,7 @@ class UcxClose : public ::testing::TestWithParam<Network> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, UcxClose, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, UcxClose, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 /// Waits for a word that never comes and expects the loss of `rank` instead, with `text` and soon.

@@ -14,10 +14,10 @@ class UcxDelivery : public ::testing::TestWithParam<Network> {
  protected:
   /// Runs `body` on `size` ranks, each with a transport, and expects that all end well and write nothing.
   void run(int size, const std::function<void(Transport&)>& body, milliseconds limit = milliseconds(60'000)) {
-    const ucx::Options options = GetParam().options;
+    const Network network = GetParam();
     const auto results = run_ranks(size,
                                    [&](const Rendezvous& rendezvous) {
-                                     const std::unique_ptr<Transport> transport = ucx::open(rendezvous, options);
+                                     const std::unique_ptr<Transport> transport = network.open(rendezvous);
                                      body(*transport);
                                      return 0;
                                    },
@@ -27,7 +27,7 @@ class UcxDelivery : public ::testing::TestWithParam<Network> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, UcxDelivery, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, UcxDelivery, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 /// A receive buffer between guards, `offset` bytes off alignment.
@@ -212,13 +212,13 @@ TEST_P(UcxDelivery, ServesTwoThreadsAtOnce) {
 }
 
 TEST_P(UcxDelivery, KeepsThreeTransportsApart) {
-  const ucx::Options options = GetParam().options;
+  const Network network = GetParam();
   const auto results = run_ranks(2, [&](const Rendezvous& rendezvous) {
     std::vector<std::unique_ptr<Transport>> transports;
     for (int index = 0; index < 3; ++index) {
       Rendezvous own = rendezvous;
       own.address += std::to_string(index);
-      transports.push_back(ucx::open(own, options));
+      transports.push_back(network.open(own));
     }
     std::vector<std::exception_ptr> failures(transports.size());
     std::vector<std::thread> threads;

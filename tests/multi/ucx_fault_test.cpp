@@ -15,11 +15,11 @@ using std::chrono::milliseconds;
 class UcxFault : public ::testing::TestWithParam<Network> {
  protected:
   std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
-    return ucx::open(rendezvous, GetParam().options);
+    return GetParam().open(rendezvous);
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, UcxFault, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, UcxFault, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 void require_error(const Error& error, Errc code, const std::string& text) {
@@ -156,7 +156,7 @@ class UcxKilledPeer : public UcxFault {
   Clock::duration longest_{};
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, UcxKilledPeer, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, UcxKilledPeer, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 TEST_P(UcxKilledPeer, IsNoticedWhileEverybodySendsLargeMessages) {

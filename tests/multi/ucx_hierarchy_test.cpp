@@ -24,11 +24,11 @@ SessionOptions over(const std::vector<int>& node_of_rank, const char* inside = "
 class HierarchyOverUcx : public ::testing::TestWithParam<Network> {
  protected:
   static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) {
-    return ucx::open(rendezvous, GetParam().options);
+    return GetParam().open(rendezvous);
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, HierarchyOverUcx, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, HierarchyOverUcx, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 TEST_P(HierarchyOverUcx, SameBitsAsInProcess) {

@@ -15,9 +15,9 @@ using std::chrono::milliseconds;
 class UcxIdle : public ::testing::TestWithParam<Network> {
  protected:
   void run(int size, const std::function<void(Transport&)>& body) {
-    const ucx::Options options = GetParam().options;
+    const Network network = GetParam();
     const auto results = run_ranks(size, [&](const Rendezvous& rendezvous) {
-      const std::unique_ptr<Transport> transport = ucx::open(rendezvous, options);
+      const std::unique_ptr<Transport> transport = network.open(rendezvous);
       barrier(*transport);
       body(*transport);
       barrier(*transport);
@@ -28,7 +28,7 @@ class UcxIdle : public ::testing::TestWithParam<Network> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, UcxIdle, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, UcxIdle, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 /// Processor time of this process, all threads, user and system.
@@ -160,10 +160,10 @@ TEST_P(UcxIdle, WakesEveryThreadThatWaits) {
 }
 
 /// Seconds per exchange of 1 MiB with the two neighbours in a ring: the best of several series.
-double exchange_seconds(const ucx::Options& options, int ranks) {
+double exchange_seconds(const Network& network, int ranks) {
   const Shared<double> best;
   const auto results = run_ranks(ranks, [&](const Rendezvous& rendezvous) {
-    const std::unique_ptr<Transport> transport = ucx::open(rendezvous, options);
+    const std::unique_ptr<Transport> transport = network.open(rendezvous);
     std::vector<std::byte> in(1 << 20);
     std::vector<std::byte> out(in.size());
     const int next = (rendezvous.rank + 1) % ranks;
@@ -188,8 +188,8 @@ double exchange_seconds(const ucx::Options& options, int ranks) {
 
 TEST_P(UcxIdle, LetsMoreRanksThanProcessorsShareThem) {
   // Waiters that do not give way made this 70 times slower. Twice the ranks have twice the work: 2 is ideal.
-  const double two = exchange_seconds(GetParam().options, 2);
-  const double four = exchange_seconds(GetParam().options, 4);
+  const double two = exchange_seconds(GetParam(), 2);
+  const double four = exchange_seconds(GetParam(), 4);
   RecordProperty("microseconds_2_ranks", std::to_string(two * 1e6));
   RecordProperty("microseconds_4_ranks", std::to_string(four * 1e6));
   EXPECT_LT(four, 4 * two) << "2 ranks: " << two * 1e6 << " us, 4 ranks: " << four * 1e6 << " us";

@@ -18,7 +18,7 @@ namespace {
 class SessionOverUcx : public ::testing::TestWithParam<Network> {
  protected:
   static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) {
-    return ucx::open(rendezvous, GetParam().options);
+    return GetParam().open(rendezvous);
   }
 
   /// What `steps` gives over the network is what it gives in process, on every rank.
@@ -55,7 +55,7 @@ class SessionOverUcx : public ::testing::TestWithParam<Network> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, SessionOverUcx, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, SessionOverUcx, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 TEST_P(SessionOverUcx, SameBitsOfEveryCodecAndSize) {

@@ -32,7 +32,7 @@ namespace {
 
 class UcxSteadyState : public ::testing::TestWithParam<Network> {};
 
-INSTANTIATE_TEST_SUITE_P(Networks, UcxSteadyState, ::testing::ValuesIn(networks()),
+INSTANTIATE_TEST_SUITE_P(Networks, UcxSteadyState, ::testing::ValuesIn(all_networks()),
                          [](const auto& parameter) { return parameter.param.name; });
 
 struct Use {
@@ -72,7 +72,7 @@ TEST_P(UcxSteadyState, AllocatesNothing) {
   };
   const Shared<Growth> growth;
   const auto results = run_ranks(3, [&](const Rendezvous& rendezvous) {
-    const std::unique_ptr<Transport> transport = ucx::open(rendezvous, GetParam().options);
+    const std::unique_ptr<Transport> transport = GetParam().open(rendezvous);
     std::vector<std::vector<std::byte>> in(9, std::vector<std::byte>(300'000));
     std::vector<std::byte> out(300'000);
     for (auto& block : in) transport->attach(block);

@@ -12,24 +12,37 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/shm.hpp>
 #include <tightwire/transport.hpp>
 #include <tightwire/ucx.hpp>
 
 #include "process_ranks.hpp"
 
-/// What the tests of the UCX transport share. They run inside rank processes, so that a failed check throws.
+/// What the tests of transports between processes share. They run inside rank processes, so that a failed check throws.
 namespace tightwire::testing {
 
 struct Network {
   std::string name;
   ucx::Options options;
+  bool is_shm = false;  ///< our own shared memory, not UCX
+
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
+    return is_shm ? shm::open(rendezvous) : ucx::open(rendezvous, options);
+  }
 };
 
 inline void PrintTo(const Network& network, std::ostream* out) { *out << network.name; }
 
+/// UCX's.
 inline std::vector<Network> networks() {
   return {{"shared_memory", {.transports = "posix,cma,self", .devices = ""}},
           {"tcp", {.transports = "tcp,self", .devices = "lo"}}};
+}
+
+inline std::vector<Network> all_networks() {
+  std::vector<Network> all = networks();
+  all.push_back({.name = "shm", .options = {}, .is_shm = true});
+  return all;
 }
 
 inline void require(bool is_true, const std::string& what) {

@@ -10,6 +10,7 @@
 
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/hierarchy_text.hpp>
+#include <tightwire/open_transport.hpp>
 #include <tightwire/rendezvous.hpp>
 
 #include "bench_rows.hpp"
@@ -17,7 +18,6 @@
 #include "launcher/launcher.hpp"
 #include "measurement.hpp"
 #include "run.hpp"
-#include "transports.hpp"
 
 namespace tightwire::tool {
 namespace {
@@ -64,7 +64,7 @@ int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOption
 }
 
 int run_as_rank(const BenchOptions& options, const Rendezvous& rendezvous) {
-  const std::shared_ptr<Transport> transport = open_transport(rendezvous);
+  const std::shared_ptr<Transport> transport = open_transport(rendezvous, options.transport);
   const int ranks_per_core = place_on_cores(*transport, options.pin);
   return options.calibrate.empty() ? measure_all(transport, options, ranks_per_core)
                                    : calibrate_all(transport, options, ranks_per_core);
@@ -117,6 +117,8 @@ void add_options(CLI::App& bench, BenchOptions& options) {
                    "Codecs, separated by spaces, \"hier(inside=bf16, across=int4)\" too; exact is always there. By "
                    "default bf16 int8 "
                    "int4, and to calibrate all that plan compares; to calibrate, bf16 and fp16 are always there");
+  bench.add_option("--transport", options.transport, "shm or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT")
+      ->check(CLI::IsMember({"auto", "shm", "ucx"}));
   bench.add_option("--warm-up", options.warm_up, "Rounds that do not count")->check(CLI::Range(0, 100000));
   bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
   bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");

@@ -32,6 +32,7 @@ struct BenchOptions {
   bool check = false;
   std::string plant;      ///< what to make wrong on rank 0: "", bits, error, nan, bytes
   std::string calibrate;  ///< file to write
+  std::string transport;  ///< see open_transport.hpp
 };
 
 /// One size with one codec. bench/METHOD.md defines the figures.

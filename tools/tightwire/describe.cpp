@@ -72,6 +72,7 @@ std::string as_text(const Description& description) {
   for (const Part& part : kParts) line("  " + std::string(part.name), part.note);
   text << "transports\n";
   line("  local", "ranks as threads of one process");
+  line("  shm", "ranks of one machine, through memory that they share");
   if (description.ucx) line("  ucx", "UCX " + description.ucx->version + ": " + description.ucx->transports);
   if (!description.ucx_error.empty()) line("  ucx", description.ucx_error);
   if (const auto& nccl = description.nccl) line("  nccl", nccl->error.empty() ? "NCCL " + nccl->version : nccl->error);
@@ -99,6 +100,7 @@ std::string as_json(const Description& description) {
   for (const Part& part : kParts)
     json["components"][std::string(part.name)] = {{"built", part.built}, {"note", part.note}};
   json["transports"]["local"] = nlohmann::ordered_json::object();
+  json["transports"]["shm"] = nlohmann::ordered_json::object();
   if (description.ucx)
     json["transports"]["ucx"] = {{"version", description.ucx->version},
                                  {"transports", description.ucx->transports},

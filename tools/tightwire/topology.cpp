@@ -9,9 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <tightwire/agreement.hpp>
 #include <tightwire/core_codecs.hpp>
+#include <tightwire/open_transport.hpp>
 #include <tightwire/rendezvous.hpp>
-
-#include "transports.hpp"
 
 namespace tightwire::tool {
 namespace {

@@ -57,14 +57,16 @@ class BlockReduction final : public Reduction {
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       slots_[s].memory = memory_.data() + s * frames * stride_;
       slots_[s].sends.resize(2 * ranks_);
+      slots_[s].contribution_of.resize(ranks_);
+      slots_[s].result_of.resize(ranks_);
     }
     round_.reserve(2 * ranks_);
     sources_.resize(ranks_);
-    transport_.attach(memory_.span());
+    transport_.attach_pages(memory_.pages());
   }
   BlockReduction(const BlockReduction&) = delete;
   BlockReduction& operator=(const BlockReduction&) = delete;
-  ~BlockReduction() override { transport_.detach(memory_.span()); }
+  ~BlockReduction() override { transport_.detach(memory_.pages()); }
 
   void begin(const ReductionInput& input) override {
     input_ = input;
@@ -100,13 +102,15 @@ class BlockReduction final : public Reduction {
     }
     for (Slot& slot : slots_) {
       if (slot.state == State::contributing && transport_.done(slot.contributions)) {
-        slot.contributions = 0;
+        const Ticket arrived = std::exchange(slot.contributions, 0);
         !plan_.contributes() ? publish(slot) : two_shot() ? combine(slot) : sum(slot);
+        transport_.release(arrived);
         progressed = true;
       }
       if (slot.state == State::gathering && transport_.done(slot.results)) {
-        slot.results = 0;
+        const Ticket arrived = std::exchange(slot.results, 0);
         decode(slot);
+        transport_.release(arrived);
         slot.state = State::draining;
         progressed = true;
       }
@@ -143,6 +147,8 @@ class BlockReduction final : public Reduction {
     Ticket contributions = 0;
     Ticket results = 0;
     std::vector<Ticket> sends;
+    // Where the frames that arrived lie, by rank: in our memory or in their sender's.
+    std::vector<const std::byte*> contribution_of, result_of;
   };
 
   /// Small frames stay: the core that reads them waits for them, and takes them from this core's cache sooner.
@@ -166,6 +172,7 @@ class BlockReduction final : public Reduction {
   std::byte* result_out(const Slot& slot) const { return slot.memory + 2 * ranks_ * stride_; }
   std::byte* result_in(const Slot& slot, std::size_t from) const { return slot.memory + (3 * ranks_ + from) * stride_; }
   static std::byte* payload(std::byte* frame) { return frame + sizeof(FrameHeader); }
+  static const std::byte* payload(const std::byte* frame) { return frame + sizeof(FrameHeader); }
 
   std::byte* element(const Slice& slice) const {
     const std::size_t bytes = element_bytes(parameters_[slice.parameter].type);
@@ -196,7 +203,7 @@ class BlockReduction final : public Reduction {
   }
   std::uint64_t tag(const Slot& slot, FrameKind kind) const { return identity_.tag(input_, kind, slot.chunk); }
 
-  Ticket post_receives(const Slot& slot, FrameKind kind) {
+  Ticket post_receives(Slot& slot, FrameKind kind) {
     round_.clear();
     for (std::size_t peer = 0; peer < ranks_; ++peer) {
       if (peer == me_) continue;
@@ -205,7 +212,8 @@ class BlockReduction final : public Reduction {
       const std::size_t bytes = contribution ? its.frame_bytes() : plan_.result_bytes(its);
       if (bytes == 0) continue;
       std::byte* at = contribution ? contribution_in(slot, peer) : result_in(slot, peer);
-      round_.push_back({Message::Kind::receive, static_cast<int>(peer), tag(slot, kind), at, bytes});
+      const std::byte*& place = (contribution ? slot.contribution_of : slot.result_of)[peer] = at;
+      round_.push_back({Message::Kind::receive, static_cast<int>(peer), tag(slot, kind), at, bytes, &place});
       statistics_.received_bytes += bytes;
     }
     return round_.empty() ? 0 : transport_.post(round_);
@@ -263,7 +271,7 @@ class BlockReduction final : public Reduction {
     }
   }
 
-  std::uint64_t check(const Slot& slot, FrameKind kind, std::size_t sender, std::byte* frame,
+  std::uint64_t check(const Slot& slot, FrameKind kind, std::size_t sender, const std::byte* frame,
                       std::size_t payload_bytes) {
     return frame::check(transport_, frame, header(slot, kind, sender, payload_bytes, 0)).nonfinite;
   }
@@ -278,11 +286,11 @@ class BlockReduction final : public Reduction {
       std::uint64_t nonfinite = std::exchange(nonfinite_, 0);
       for (std::size_t peer = 0; peer < ranks_; ++peer)
         if (peer != me_)
-          nonfinite += check(slot, FrameKind::contribution, peer, contribution_in(slot, peer), mine.payload_bytes);
+          nonfinite += check(slot, FrameKind::contribution, peer, slot.contribution_of[peer], mine.payload_bytes);
       for (const Slice& slice : mine.slices) {
         const PlannedParameter& parameter = parameters_[slice.parameter];
         for (std::size_t peer = 0; peer < ranks_; ++peer)
-          sources_[peer] = peer == me_ ? nullptr : payload(contribution_in(slot, peer)) + slice.wire_at;
+          sources_[peer] = peer == me_ ? nullptr : payload(slot.contribution_of[peer]) + slice.wire_at;
         const Noise own = noise(slice, own_stream()), of_sum = noise(slice, 0);
         const bool stays = plan_.operation == Operation::reduce_scatter;
         const Coder::NonFinite met = parameter.coder->combine(
@@ -331,8 +339,8 @@ class BlockReduction final : public Reduction {
     for (std::size_t owner = 0; owner < ranks_; ++owner) {
       const Share& its = share(slot, owner);
       if (owner == me_ || its.payload_bytes == 0) continue;
-      statistics_.nonfinite += check(slot, FrameKind::result, owner, result_in(slot, owner), result_payload_bytes(its));
-      if (plan_.operation != Operation::reduce_scatter) decode(its, payload(result_in(slot, owner)));
+      statistics_.nonfinite += check(slot, FrameKind::result, owner, slot.result_of[owner], result_payload_bytes(its));
+      if (plan_.operation != Operation::reduce_scatter) decode(its, payload(slot.result_of[owner]));
     }
   }
   void decode(const Share& share, const std::byte* from) {
@@ -356,12 +364,11 @@ class BlockReduction final : public Reduction {
     for (std::size_t peer = 0; peer < ranks_; ++peer)
       nonfinite += peer == me_
                        ? own.nonfinite
-                       : check(slot, FrameKind::contribution, peer, contribution_in(slot, peer), all.payload_bytes);
+                       : check(slot, FrameKind::contribution, peer, slot.contribution_of[peer], all.payload_bytes);
     for (const Slice& slice : all.slices) {
       const PlannedParameter& parameter = parameters_[slice.parameter];
       for (std::size_t peer = 0; peer < ranks_; ++peer)
-        sources_[peer] =
-            payload(peer == me_ ? contribution_out(slot, me_) : contribution_in(slot, peer)) + slice.wire_at;
+        sources_[peer] = payload(peer == me_ ? contribution_out(slot, me_) : slot.contribution_of[peer]) + slice.wire_at;
       nonfinite += parameter.coder
                        ->combine(parameter.type, {.sources = sources_,
                                                   .data = nullptr,

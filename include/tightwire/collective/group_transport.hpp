@@ -24,6 +24,7 @@ class GroupTransport final : public Transport {
   int size() const noexcept override { return static_cast<int>(members_.size()); }
   std::string describe() const override { return all_.describe(); }
   void attach(std::span<std::byte> memory) override { all_.attach(memory); }
+  void attach_pages(std::span<std::byte> pages) override { all_.attach_pages(pages); }
   void detach(std::span<std::byte> memory) noexcept override { all_.detach(memory); }
   Ticket post(std::span<const Message> round) override {
     round_.assign(round.begin(), round.end());
@@ -31,6 +32,7 @@ class GroupTransport final : public Transport {
     return all_.post(round_);
   }
   bool done(Ticket ticket) override { return all_.done(ticket); }
+  void release(Ticket ticket) override { all_.release(ticket); }
   void idle(TimePoint until) override { all_.idle(until); }
   void wake() noexcept override { all_.wake(); }
   std::string waiting_for(Ticket ticket) const override { return all_.waiting_for(ticket); }

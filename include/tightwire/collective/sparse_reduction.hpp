@@ -56,7 +56,7 @@ class SparseReduction final : public Reduction {
   }
   SparseReduction(const SparseReduction&) = delete;
   SparseReduction& operator=(const SparseReduction&) = delete;
-  ~SparseReduction() override { transport_.detach(memory_.span()); }
+  ~SparseReduction() override { transport_.detach(memory_.pages()); }
 
   void begin(const ReductionInput& input) override {
     input_ = input;
@@ -154,7 +154,7 @@ class SparseReduction final : public Reduction {
     const std::size_t outgoing = two_shot() ? ranks_ + 1 : 1, incoming = two_shot() ? 2 * ranks_ : ranks_;
     const std::size_t headers = (outgoing + incoming) * sizeof(FrameHeader);
     memory_ = Workspace(headers + (outgoing + incoming) * stride);
-    transport_.attach(memory_.span());
+    transport_.attach_pages(memory_.pages());
     headers_ = memory_.data();
     std::byte* at = headers_ + headers;
     for (std::size_t i = 0; i < outgoing + incoming; ++i, at += stride) slots_.emplace_back(transport_, at, stride);

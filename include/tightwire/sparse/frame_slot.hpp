@@ -25,7 +25,7 @@ class FrameSlot {
   FrameSlot& operator=(const FrameSlot&) = delete;
   FrameSlot& operator=(FrameSlot&&) = delete;
   ~FrameSlot() {
-    if (own_.size() != 0) transport_->detach(own_.span());
+    if (own_.size() != 0) transport_->detach(own_.pages());
   }
 
   std::byte* data() const { return at_; }
@@ -35,9 +35,9 @@ class FrameSlot {
   void reserve(std::size_t bytes, std::size_t keep = 0) {
     if (bytes <= capacity_) return;
     Workspace larger(bytes + bytes / 2);
-    transport_->attach(larger.span());
+    transport_->attach_pages(larger.pages());
     if (keep != 0) std::memcpy(larger.data(), at_, keep);
-    if (own_.size() != 0) transport_->detach(own_.span());
+    if (own_.size() != 0) transport_->detach(own_.pages());
     own_ = std::move(larger);
     at_ = own_.data();
     capacity_ = own_.size();

@@ -298,7 +298,7 @@ inline void says_who_is_waited_for(const OpenTransport& open) {
     const Ticket ticket = transport->post(round);
     const std::string expected = text(static_cast<std::uint64_t>(last));
     const TimePoint until = Clock::now() + kLimit;
-    std::string waiting;
+    std::string waiting = transport->waiting_for(ticket);
     for (; waiting != expected && Clock::now() < until; waiting = transport->waiting_for(ticket)) {
       require(!transport->done(ticket), "a round of which a message is missing is not done");
       transport->idle(until);

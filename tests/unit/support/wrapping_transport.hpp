@@ -21,6 +21,7 @@ class WrappingTransport : public Transport {
   void detach(std::span<std::byte> memory) noexcept override { inner_->detach(memory); }
   Ticket post(std::span<const Message> round) override { return inner_->post(round); }
   bool done(Ticket ticket) override { return inner_->done(ticket); }
+  void release(Ticket ticket) override { inner_->release(ticket); }
   void idle(TimePoint until) override { inner_->idle(until); }
   void wake() noexcept override { inner_->wake(); }
   std::string waiting_for(Ticket ticket) const override { return inner_->waiting_for(ticket); }

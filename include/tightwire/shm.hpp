@@ -1,0 +1,26 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <tightwire/rendezvous.hpp>
+#include <tightwire/transport.hpp>
+
+namespace tightwire::shm {
+
+/// What to do, on every rank alike, where ranks cannot share memory; gets the reason.
+using Otherwise = std::function<std::unique_ptr<Transport>(const std::string& reason)>;
+
+/// Joins the job and connects ranks of one machine through memory that they share: an anonymous file per rank, opened
+/// through /proc, so that nothing is left behind however a rank ends and no limit on /dev/shm counts. Frames of a
+/// Session are read where their sender has them. Every rank takes 0.3 MiB per other rank besides.
+///
+/// Ranks must run on one machine, in the same namespaces of processes, users and network, with the same rights.
+/// Collective: returns on every rank or throws Error(unsupported) that says what is different and where, or
+/// Error(timeout | mismatch | no_memory), within the rendezvous' limit.
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous);
+
+/// The same, but where ranks cannot share memory it leaves the job and returns what `otherwise` gives.
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise);
+
+}  // namespace tightwire::shm

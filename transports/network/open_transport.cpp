@@ -1,0 +1,23 @@
+#include <cstdlib>
+
+#include <tightwire/open_transport.hpp>
+#include <tightwire/shm.hpp>
+
+#include "between_machines.hpp"
+
+namespace tightwire {
+
+std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const std::string& name) {
+  const char* const variable = std::getenv("TIGHTWIRE_TRANSPORT");
+  const std::string wanted = !name.empty() ? name : variable != nullptr ? variable : "auto";
+  if (wanted == "shm") return shm::open(rendezvous);
+  if (wanted == "ucx") return network::between_machines(rendezvous, "TIGHTWIRE_TRANSPORT=ucx");
+  if (wanted != "auto" && !wanted.empty())
+    throw Error(Errc::invalid_argument, "rank " + std::to_string(rendezvous.rank) + ": TIGHTWIRE_TRANSPORT is '" +
+                                            wanted + "', which is none of auto, shm, ucx");
+  return shm::open(rendezvous, [&](const std::string& because) {
+    return network::between_machines(rendezvous, because);
+  });
+}
+
+}  // namespace tightwire

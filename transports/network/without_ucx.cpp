@@ -1,0 +1,10 @@
+#include "between_machines.hpp"
+
+namespace tightwire::network {
+
+std::unique_ptr<Transport> between_machines(const Rendezvous& rendezvous, const std::string& because) {
+  throw Error(Errc::unsupported, "rank " + std::to_string(rendezvous.rank) +
+                                     ": this tightwire was built without ucx, which is needed: " + because);
+}
+
+}  // namespace tightwire::network

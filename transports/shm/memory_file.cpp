@@ -1,0 +1,88 @@
+#include "memory_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <tightwire/error.hpp>
+
+namespace tightwire::shm {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+}  // namespace
+
+std::string errno_words(int number) {
+  return std::string(std::strerror(number)) + " (" + std::to_string(number) + ")";
+}
+
+Mapping::Mapping(Mapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+Mapping::~Mapping() {
+  if (memory_.data() != nullptr) munmap(memory_.data(), memory_.size());
+}
+
+MemoryFile::MemoryFile(MemoryFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+MemoryFile::~MemoryFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+MemoryFile MemoryFile::create(std::size_t bytes) {
+  MemoryFile file(memfd_create("tightwire", MFD_CLOEXEC | MFD_ALLOW_SEALING), bytes);
+  if (file.descriptor_ < 0) throw Error(Errc::no_memory, "shm: memfd_create: " + errno_words(errno));
+  if (ftruncate(file.descriptor_, static_cast<off_t>(bytes)) != 0 || fcntl(file.descriptor_, F_ADD_SEALS, kSeals) != 0)
+    throw Error(Errc::no_memory, "shm: shared memory of " + std::to_string(bytes) + " bytes: " + errno_words(errno));
+  return file;
+}
+
+MemoryFile MemoryFile::open(pid_t process, int descriptor, std::size_t bytes) {
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
+  MemoryFile file(::open(path.c_str(), O_RDWR | O_CLOEXEC), bytes);
+  if (file.descriptor_ < 0) throw Error(Errc::unsupported, "shm: opening " + path + ": " + errno_words(errno));
+  struct stat status {};
+  if (fstat(file.descriptor_, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes ||
+      fcntl(file.descriptor_, F_GET_SEALS) != kSeals)
+    throw Error(Errc::corrupt, "shm: " + path + " is not sealed memory of " + std::to_string(bytes) + " bytes");
+  return file;
+}
+
+void MemoryFile::reserve(std::size_t offset, std::size_t bytes) const {
+  int failed = 0;
+  do failed = fallocate(descriptor_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  while (failed != 0 && errno == EINTR);
+  if (failed != 0)
+    throw Error(Errc::no_memory, "shm: shared memory of " + std::to_string(bytes) + " bytes: " + errno_words(errno));
+}
+
+void MemoryFile::release(std::size_t offset, std::size_t bytes) const noexcept {
+  fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
+}
+
+Mapping MemoryFile::map(std::size_t offset, std::size_t bytes, bool writable) const {
+  void* at = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_NORESERVE,
+                  descriptor_, static_cast<off_t>(offset));
+  if (at == MAP_FAILED)
+    throw Error(Errc::no_memory,
+                "shm: mapping " + std::to_string(bytes) + " bytes of shared memory: " + errno_words(errno) +
+                    " (is the limit on address space, `ulimit -v`, at least that large?)");
+  (void)madvise(at, bytes, MADV_DONTDUMP);
+  return Mapping({static_cast<std::byte*>(at), bytes});
+}
+
+}  // namespace tightwire::shm

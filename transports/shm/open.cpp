@@ -1,0 +1,75 @@
+#include <unistd.h>
+
+#include <random>
+#include <utility>
+
+#include <tightwire/shm.hpp>
+
+#include "peer.hpp"
+#include "shm_transport.hpp"
+
+namespace tightwire::shm {
+namespace {
+
+std::uint64_t random_word() {
+  std::random_device source;
+  return std::uint64_t{source()} << 32 | source() | 1;  // a file that was never written to begins with 0
+}
+
+std::vector<Peer> peers_in(const std::vector<std::string>& blobs) {
+  std::vector<Peer> peers;
+  for (std::size_t rank = 0; rank < blobs.size(); ++rank)
+    peers.push_back(decode_peer(blobs[rank], static_cast<int>(rank)));
+  return peers;
+}
+
+/// The same on every rank: why the ranks cannot share memory, or empty.
+std::string reason_against(const std::vector<Peer>& peers) {
+  for (std::size_t rank = 1; rank < peers.size(); ++rank)
+    if (const std::string reason = apart(peers[0].place, peers[rank].place); !reason.empty())
+      return "ranks 0 and " + std::to_string(rank) + " cannot share memory: " + reason;
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise) {
+  if (rendezvous.size > kMostRanks)
+    throw Error(Errc::unsupported, "shm: at most " + std::to_string(kMostRanks) + " ranks, got " +
+                                       std::to_string(rendezvous.size));
+  const TimePoint until = Clock::now() + rendezvous.timeout;
+  Peer self;
+  std::unique_ptr<OwnSegment> own;
+  try {
+    self.place = this_place();
+    self.processors = allowed_processors();
+    self.process = getpid();
+    self.word = random_word();
+    own = std::make_unique<OwnSegment>(rendezvous.size, self.word);
+    self.descriptor = own->file.descriptor();
+    self.file_bytes = own->file.bytes();
+  } catch (const Error& error) {
+    self.failure = error.code();
+    self.failure_text = error.what();
+  }
+  auto membership = Membership::join(rendezvous, encode(self));
+  const std::vector<Peer> peers = peers_in(membership->blobs());
+  if (const std::string reason = reason_against(peers); !reason.empty()) {
+    if (!otherwise) throw Error(Errc::unsupported, "shm: " + reason);
+    membership->leave(rendezvous.timeout);
+    membership.reset();
+    own.reset();
+    return otherwise(reason);
+  }
+  for (std::size_t rank = 0; rank < peers.size(); ++rank)
+    if (peers[rank].failure != Errc::ok)
+      throw Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
+  auto transport =
+      std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout);
+  transport->greet(until);
+  return transport;
+}
+
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous) { return open(rendezvous, {}); }
+
+}  // namespace tightwire::shm

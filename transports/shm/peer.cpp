@@ -1,0 +1,154 @@
+#include "peer.hpp"
+
+#include <sched.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <system_error>
+
+#include <tightwire/agreement.hpp>
+
+namespace tightwire::shm {
+namespace {
+
+constexpr std::string_view kMagic = "tightwire-shm-1";
+constexpr std::size_t kFields = 12;
+
+/// The value of a line "Name:\tvalue" of /proc/self/status.
+std::string own_status(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(name + ":")) return line.substr(line.find_first_not_of(" \t", name.size() + 1));
+  return "";
+}
+
+/// Fields are separated by line ends, so a text must hold none.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  return text;
+}
+
+[[noreturn]] void refuse_peer(int rank) {
+  throw Error(Errc::mismatch, "rank " + std::to_string(rank) +
+                                  " joined with other means than shared memory or with another version of tightwire: "
+                                  "its connection data is not of '" +
+                                  std::string(kMagic) + "'");
+}
+
+template <class Number>
+Number number_in(std::string_view text, int rank) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) refuse_peer(rank);
+  return value;
+}
+
+}  // namespace
+
+Place this_place() {
+  Place place;
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  place.host = one_line(name.data());
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> place.boot_id;
+  std::error_code missing;
+  for (const char* each : {"pid", "user", "net"})
+    place.namespaces += std::filesystem::read_symlink(std::string("/proc/self/ns/") + each, missing).string() + " ";
+  place.rights = one_line("user " + own_status("Uid") + " group " + own_status("Gid") + " capabilities " +
+                          own_status("CapPrm") + (prctl(PR_GET_DUMPABLE) == 1 ? "" : " not dumpable"));
+  return place;
+}
+
+std::string apart(const Place& a, const Place& b) {
+  const auto differ = [](const std::string& what, const std::string& x, const std::string& y) {
+    return what + ": " + (x.empty() ? "unknown" : x) + " and " + (y.empty() ? "unknown" : y);
+  };
+  if (a.boot_id != b.boot_id || a.boot_id.empty()) return differ("they run on different machines", a.host, b.host);
+  if (a.namespaces != b.namespaces) return differ("they run in different namespaces", a.namespaces, b.namespaces);
+  if (a.rights != b.rights) return differ("they have different rights", a.rights, b.rights);
+  if (a.rights.find("not dumpable") != std::string::npos) return "they may not look into each other (prctl PR_SET_DUMPABLE)";
+  return "";
+}
+
+std::uint64_t number_of(const Place& place) {
+  return fingerprint(place.boot_id + "\n" + place.namespaces + "\n" + place.rights);
+}
+
+std::string encode(const Peer& peer) {
+  std::string text;
+  const auto put = [&](std::string_view field) { (text += field) += '\n'; };
+  put(kMagic);
+  for (const std::string* field : {&peer.place.host, &peer.place.boot_id, &peer.place.namespaces, &peer.place.rights})
+    put(*field);
+  put(peer.processors);
+  put(std::to_string(peer.process));
+  put(std::to_string(peer.descriptor));
+  put(std::to_string(peer.file_bytes));
+  put(std::to_string(peer.word));
+  put(std::to_string(static_cast<int>(peer.failure)));
+  put(one_line(peer.failure_text));
+  return text;
+}
+
+Peer decode_peer(std::string_view text, int rank) {
+  std::array<std::string_view, kFields> fields;
+  for (std::string_view& field : fields) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos) refuse_peer(rank);
+    field = text.substr(0, end);
+    text.remove_prefix(end + 1);
+  }
+  if (!text.empty() || fields[0] != kMagic) refuse_peer(rank);
+  Peer peer;
+  peer.place = {std::string(fields[1]), std::string(fields[2]), std::string(fields[3]), std::string(fields[4])};
+  peer.processors = fields[5];
+  peer.process = number_in<pid_t>(fields[6], rank);
+  peer.descriptor = number_in<int>(fields[7], rank);
+  peer.file_bytes = number_in<std::uint64_t>(fields[8], rank);
+  peer.word = number_in<std::uint64_t>(fields[9], rank);
+  const int failure = number_in<int>(fields[10], rank);
+  if (failure < 0 || failure > static_cast<int>(Errc::internal)) refuse_peer(rank);
+  peer.failure = static_cast<Errc>(failure);
+  peer.failure_text = fields[11];
+  return peer;
+}
+
+std::string allowed_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "";
+  std::string text;
+  std::array<char, 3> digits{};
+  for (const auto byte : std::as_bytes(std::span(&set, 1))) {
+    std::snprintf(digits.data(), digits.size(), "%02x", std::to_integer<unsigned>(byte));
+    text += digits.data();
+  }
+  return text;
+}
+
+int processors_of(const std::vector<Peer>& peers) {
+  int count = 0;
+  std::size_t longest = 0;
+  for (const Peer& peer : peers) longest = std::max(longest, peer.processors.size());
+  for (std::size_t digit = 0; digit < longest; ++digit) {
+    unsigned all = 0;
+    for (const Peer& peer : peers) {
+      unsigned value = 0;
+      if (digit < peer.processors.size())
+        std::from_chars(&peer.processors[digit], &peer.processors[digit] + 1, value, 16);
+      all |= value;
+    }
+    count += std::popcount(all);
+  }
+  return count;
+}
+
+}  // namespace tightwire::shm

@@ -1,0 +1,256 @@
+#include "shm_transport.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+namespace tightwire::shm {
+namespace {
+
+/// A waiter that has a processor to itself looks for about two microseconds before it gives it to others.
+constexpr int kLooks = 60;
+
+std::string description_of(const std::vector<Peer>& peers) {
+  if (peers.size() == 1) return "shm: alone";
+  const int processors = processors_of(peers);
+  std::string text = "shm: " + std::to_string(peers.size()) + " ranks";
+  if (processors < static_cast<int>(peers.size())) text += " on " + std::to_string(processors) + " processors";
+  return text;
+}
+
+/// As much as the machine has, so that no attachment lacks room, and no more than many ranks can map of each other.
+std::size_t file_bytes(int ranks, std::size_t control_bytes) {
+  constexpr std::size_t kMostMapped = std::size_t{16} << 40;
+  const auto pages = static_cast<std::size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
+  const std::size_t machine = std::bit_ceil(pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+  return control_bytes + std::min(machine, std::bit_floor(kMostMapped / static_cast<std::size_t>(ranks)));
+}
+
+}  // namespace
+
+OwnSegment::OwnSegment(int ranks, std::uint64_t word) : layout(ranks) {
+  file = MemoryFile::create(file_bytes(ranks, layout.control_bytes()));
+  file.reserve(0, layout.ring_at(ranks));
+  control = file.map(0, layout.control_bytes(), true);
+  head = new (control.data()) SegmentHead{.word = word, .bell = 0, .sleepers = 0};
+}
+
+ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own,
+                           const std::vector<Peer>& peers, std::chrono::milliseconds limit)
+    : membership_(std::move(membership)),
+      own_(std::move(own)),
+      limit_(limit),
+      rank_(membership_->rank()),
+      size_(membership_->size()),
+      process_(getpid()),
+      node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
+      looks_(processors_of(peers) < size_ ? 0 : kLooks),
+      description_(description_of(peers)),
+      attachments_(own_->file, own_->layout.control_bytes()) {
+  try {
+    for (int peer = 0; peer < size_; ++peer) add_lane(peer, peers[static_cast<std::size_t>(peer)]);
+  } catch (const Error& error) {
+    membership_->give_up(error.what());
+    throw Error(error.code(), "rank " + std::to_string(rank_) + ": " + error.what());
+  }
+}
+
+void ShmTransport::add_lane(int peer, const Peer& theirs) {
+  if (peer == rank_) {
+    lanes_.push_back(nullptr);
+    return;
+  }
+  const SegmentLayout& layout = own_->layout;
+  Neighbour neighbour;
+  neighbour.file = MemoryFile::open(theirs.process, theirs.descriptor, theirs.file_bytes);
+  if (theirs.file_bytes <= layout.control_bytes())
+    throw Error(Errc::corrupt, "shm: rank " + std::to_string(peer) + " shares too little memory");
+  neighbour.control = neighbour.file.map(0, layout.control_bytes(), true);
+  const std::size_t memory_bytes = theirs.file_bytes - layout.control_bytes();
+  neighbour.memory = neighbour.file.map(layout.control_bytes(), memory_bytes, false);
+  auto* const head = reinterpret_cast<SegmentHead*>(neighbour.control.data());
+  if (head->word != theirs.word)
+    throw Error(Errc::corrupt, "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
+  const auto ring = [](const Mapping& control, std::size_t at) { return reinterpret_cast<Ring*>(control.data() + at); };
+  const auto stream = [&](const Mapping& control, int from) {
+    return StreamEnd(reinterpret_cast<Stream*>(control.data() + layout.stream_at(from)),
+                     control.data() + layout.stream_data_at(from), layout.stream_bytes());
+  };
+  lanes_.push_back(std::make_unique<Lane>(peer,
+                                          Lane::Ends{.in = ring(own_->control, layout.ring_at(peer)),
+                                                     .out = ring(neighbour.control, layout.ring_at(rank_)),
+                                                     .stream_in = stream(own_->control, peer),
+                                                     .stream_out = stream(neighbour.control, rank_),
+                                                     .peer = head,
+                                                     .memory = {neighbour.memory.data(), memory_bytes},
+                                                     .memory_at = layout.control_bytes()},
+                                          table_, attachments_));
+  neighbours_.push_back(std::move(neighbour));
+}
+
+ShmTransport::~ShmTransport() {
+  try {
+    if (getpid() == process_) close_in_order();
+  } catch (const std::exception&) {
+    // The transport is shut by now; a destructor has nobody to tell.
+  }
+}
+
+void ShmTransport::greet(TimePoint until) {
+  constexpr std::uint64_t kTag = (std::uint64_t{1} << 48) - 1;
+  std::vector<std::byte> words(2 * static_cast<std::size_t>(size_));
+  std::vector<Message> round;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    round.push_back({.kind = Message::Kind::receive, .peer = peer, .tag = kTag, .data = &words[2 * static_cast<std::size_t>(peer)], .bytes = 1});
+    round.push_back({.kind = Message::Kind::send, .peer = peer, .tag = kTag, .data = &words[2 * static_cast<std::size_t>(peer) + 1], .bytes = 1});
+  }
+  const Ticket ticket = post(round);
+  while (!done(ticket)) {
+    if (Clock::now() >= until) {
+      const std::string silent = waiting_for(ticket);
+      const std::lock_guard lock(mutex_);
+      fail(Errc::timeout, "rank " + std::to_string(rank_) + " shared memory, and heard nothing in time from ranks " + silent, false);
+    }
+    idle(until);
+  }
+}
+
+void ShmTransport::attach_pages(std::span<std::byte> pages) {
+  if (pages.empty()) return;
+  const std::lock_guard lock(mutex_);
+  require_open();
+  try {
+    attachments_.attach(pages);
+  } catch (const Error& error) {
+    fail(error.code(), "rank " + std::to_string(rank_) + ": " + error.what(), false);
+  }
+}
+
+void ShmTransport::detach(std::span<std::byte> memory) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!failure_ && table_.uses(memory)) {
+    lock.unlock();
+    abort("it took away memory that unfinished messages use");
+    lock.lock();
+  }
+  attachments_.detach(memory, !failure_);
+}
+
+Ticket ShmTransport::post(std::span<const Message> messages) {
+  require_valid(messages, rank_, size_);
+  const std::lock_guard lock(mutex_);
+  require_open();
+  if (messages.empty()) return 0;
+  Round& round = table_.open();
+  try {
+    const std::uint64_t before = table_.completed_count();
+    for (const Message& message : messages)
+      if (message.kind == Message::Kind::receive) lane(message.peer).receive(table_.add(round, message));
+    if (table_.completed_count() != before) announce();  // what was there already
+    for (const Message& message : messages)
+      if (message.kind == Message::Kind::send) lane(message.peer).send(table_.add(round, message));
+  } catch (const Error& error) {
+    fail(error.code(), error.what(), false);
+  }
+  for (const Message& message : messages) lane(message.peer).ring_bell();
+  return RoundTable::ticket(round);
+}
+
+bool ShmTransport::done(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  if (ticket == 0) return true;
+  Round* const round = table_.find(ticket);
+  if (round == nullptr || round->is_spent)
+    throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never given out");
+  if (round->incomplete != 0) progress();
+  if (round->incomplete != 0) {
+    // What arrived before its sender was lost still counts, hence the question comes after the progress.
+    require_healthy();
+    return false;
+  }
+  round->is_spent = true;
+  if (round->lent == 0) table_.close(*round);
+  return true;
+}
+
+void ShmTransport::release(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  Round* const round = table_.find(ticket);
+  if (round == nullptr || !round->is_spent) return;
+  for (Request* request = round->first; request != nullptr; request = request->next)
+    if (request->state == Request::State::lent) {
+      lane(request->message.peer).release(*request);
+      lane(request->message.peer).ring_bell();
+    }
+  table_.close(*round);
+}
+
+std::string ShmTransport::waiting_for(Ticket ticket) const {
+  const std::lock_guard lock(mutex_);
+  const Round* const round = table_.find(ticket);
+  return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
+}
+
+void ShmTransport::require_open() const {
+  if (failure_) throw Error(*failure_);
+}
+
+void ShmTransport::require_healthy() {
+  if (const auto loss = membership_->loss()) [[unlikely]]
+    fail(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason, true);
+}
+
+void ShmTransport::fail(Errc code, const std::string& message, bool is_known_to_peers) {
+  if (!is_known_to_peers) membership_->give_up(message);
+  failure_.emplace(code, message);
+  announce();
+  wake_sleepers();
+  throw Error(*failure_);
+}
+
+void ShmTransport::abort(std::string_view reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (!failure_)
+        failure_.emplace(Errc::peer_lost,
+                         "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
+    } catch (const std::exception&) {
+      // out of memory for the text: the peers hear of it all the same
+    }
+    membership_->give_up(reason);
+  }
+  announce();
+  wake_sleepers();
+}
+
+void ShmTransport::close_in_order() {
+  std::unique_lock lock(mutex_);
+  if (failure_) return;
+  progress();
+  if (table_.incomplete_count() != 0) {
+    lock.unlock();
+    abort("it closed its transport with messages unfinished");
+    return;
+  }
+  table_.for_each_lent([&](Request& request) { lane(request.message.peer).release(request); });
+  // Peers may wait for answers that they have no room for yet.
+  const TimePoint until = Clock::now() + limit_;
+  const auto is_held_up = [](const auto& each) { return each != nullptr && each->is_held_up(); };
+  for (;;) {
+    progress();
+    if (std::none_of(lanes_.begin(), lanes_.end(), is_held_up) || membership_->loss() || Clock::now() >= until) break;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
+  }
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+  membership_->leave(std::max(left, std::chrono::milliseconds{1}));
+}
+
+}  // namespace tightwire::shm

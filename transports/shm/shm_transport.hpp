@@ -1,0 +1,103 @@
+#pragma once
+#include <sys/types.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <tightwire/rendezvous.hpp>
+#include <tightwire/transport.hpp>
+
+#include "attachments.hpp"
+#include "lane.hpp"
+#include "memory_file.hpp"
+#include "peer.hpp"
+#include "round_table.hpp"
+#include "segment.hpp"
+
+namespace tightwire::shm {
+
+/// Our own memory file, of which peers see all.
+struct OwnSegment {
+  OwnSegment(int ranks, std::uint64_t word);
+
+  SegmentLayout layout;
+  MemoryFile file;
+  Mapping control;
+  SegmentHead* head = nullptr;
+};
+
+/// Messages through memory that the ranks of one machine share, behind one mutex. Membership tells who died.
+class ShmTransport final : public Transport {
+ public:
+  /// `limit` bounds the collective close in the destructor. Opens what the peers share; throws Error(unsupported |
+  /// corrupt | no_memory).
+  ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own, const std::vector<Peer>& peers,
+               std::chrono::milliseconds limit);
+  ~ShmTransport() override;
+
+  /// Exchanges a word with every peer. Throws Error(timeout) listing who did not answer.
+  void greet(TimePoint until);
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  std::string describe() const override { return description_; }
+  void attach_pages(std::span<std::byte> pages) override;
+  void detach(std::span<std::byte> memory) noexcept override;
+  Ticket post(std::span<const Message> round) override;
+  bool done(Ticket ticket) override;
+  void release(Ticket ticket) override;
+  void idle(TimePoint until) override;
+  void wake() noexcept override;
+  std::string waiting_for(Ticket ticket) const override;
+  void abort(std::string_view reason) noexcept override;
+  bool shares_memory() const noexcept override { return true; }
+  std::uint64_t node() const noexcept override { return node_; }
+
+ private:
+  struct Neighbour {
+    MemoryFile file;
+    Mapping control;
+    Mapping memory;
+  };
+
+  void add_lane(int peer, const Peer& theirs);
+  Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
+  std::uint64_t& heard_by_caller();
+  void announce() noexcept { news_.fetch_add(1); }
+  void wake_sleepers() noexcept;
+  bool has_news() const noexcept;
+  void require_open() const;
+  void progress();
+  void require_healthy();
+  void sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until);
+  void fail(Errc code, const std::string& message, bool is_known_to_peers);
+  void close_in_order();
+
+  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<OwnSegment> own_;
+  const std::chrono::milliseconds limit_;
+  const int rank_;
+  const int size_;
+  const pid_t process_;  ///< in a child of fork() the transport is inert
+  const std::uint64_t node_;
+  const int looks_;  ///< before the processor is given to others
+  const std::string description_;
+  std::atomic<std::uint64_t> news_{1};  ///< completions, wake, the end
+
+  mutable std::mutex mutex_;  // everything below, and all memory that is shared
+  RoundTable table_;
+  Attachments attachments_;
+  std::vector<Neighbour> neighbours_;
+  std::vector<std::unique_ptr<Lane>> lanes_;                          ///< by rank; ours is null
+  std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;      ///< news that each waiting thread knows of
+  std::optional<Error> failure_;
+};
+
+}  // namespace tightwire::shm
