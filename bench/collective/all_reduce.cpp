@@ -179,7 +179,8 @@ int main(int argc, char** argv) {
   try {
     const Options options = parse(argc, argv);
     const auto peer = bench::open_mpi();
-    const std::shared_ptr<tightwire::Transport> transport = tightwire::open_transport(tightwire::rendezvous::environment(), options.transport);
+    const std::shared_ptr<tightwire::Transport> transport =
+        tightwire::open_transport(tightwire::rendezvous::environment(), options.transport);
     const std::vector<int> cores = bench::allowed_cores();
     const auto rank = static_cast<std::size_t>(transport->rank());
     if (options.pin && (cores.empty() || !bench::pin_to_core(cores[rank % cores.size()])))

@@ -153,10 +153,12 @@ class Engine {
       active_.insert(active_.end(), arrived_.begin(), arrived_.end());
       arrived_.clear();
     }
+    const auto has_ended = [&](Operation* operation) { return failure || operation->finished(); };
+    if (std::none_of(active_.begin(), active_.end(), has_ended)) return;
     const TimePoint now = Clock::now();
     const auto seconds = [&](TimePoint from) { return std::chrono::duration<double>(now - from).count(); };
     const auto ended = [&](Operation* operation) {
-      if (!failure && !operation->finished()) return false;
+      if (!has_ended(operation)) return false;
       Statistics& s = operation->statistics = {};
       for (const auto& reduction : operation->reductions) s += reduction->statistics();
       s.calls = 1;
@@ -169,9 +171,8 @@ class Engine {
       operation->running = false;
       return true;
     };
-    const std::size_t before = active_.size();
     std::erase_if(active_, ended);
-    if (active_.size() != before) changed_.notify_all();
+    changed_.notify_all();
   }
 
   void work() {

@@ -9,8 +9,8 @@ namespace tightwire {
 
 /// Joins the job and connects its ranks by what fits, the same on every rank: shared memory (`shm::open`) where all can
 /// share it, else UCX (`ucx::open`). `Transport::describe` says which it is. "shm", "ucx" or "auto" in `name`, or in
-/// TIGHTWIRE_TRANSPORT, decides. Collective. Throws what those throw; Error(unsupported) where ranks cannot share memory
-/// and there is no UCX in this build; Error(invalid_argument) for another name.
+/// TIGHTWIRE_TRANSPORT, decides. Collective. Throws what those throw; Error(unsupported) where ranks cannot share
+/// memory and there is no UCX in this build; Error(invalid_argument) for another name.
 std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const std::string& name = {});
 
 }  // namespace tightwire

@@ -462,8 +462,9 @@ class Session {
       for (const auto& reduction : bucket.operation.reductions) reduction->end_step(keep);
     ++steps_;
     keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
-    step_.step_seconds = seconds_since(step_began_);
-    step_began_ = Clock::now();
+    const TimePoint now = Clock::now();
+    step_.step_seconds = std::chrono::duration<double>(now - step_began_).count();
+    step_began_ = now;
     total_ += step_;
     last_step_ = std::exchange(step_, {});
     if (options_.observer) options_.observer->step_ended(*this, keep);

@@ -15,9 +15,8 @@ std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const st
   if (wanted != "auto" && !wanted.empty())
     throw Error(Errc::invalid_argument, "rank " + std::to_string(rendezvous.rank) + ": TIGHTWIRE_TRANSPORT is '" +
                                             wanted + "', which is none of auto, shm, ucx");
-  return shm::open(rendezvous, [&](const std::string& because) {
-    return network::between_machines(rendezvous, because);
-  });
+  return shm::open(rendezvous,
+                   [&](const std::string& because) { return network::between_machines(rendezvous, because); });
 }
 
 }  // namespace tightwire

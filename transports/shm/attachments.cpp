@@ -31,7 +31,8 @@ void write_to(const MemoryFile& file, std::span<const std::byte> bytes, std::siz
     const ssize_t count = pwrite(file.descriptor(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0)
-      throw Error(Errc::no_memory, "shm: " + std::to_string(bytes.size()) + " bytes into shared memory: " + errno_words(errno));
+      throw Error(Errc::no_memory,
+                  "shm: " + std::to_string(bytes.size()) + " bytes into shared memory: " + errno_words(errno));
     bytes = bytes.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::size_t>(count);
   }
@@ -75,8 +76,8 @@ void Attachments::attach(std::span<std::byte> memory) {
   } catch (const Error& error) {
     give_up(error.what());
   }
-  if (mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_.descriptor(),
-           static_cast<off_t>(*offset)) == MAP_FAILED)
+  if (mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+           file_.descriptor(), static_cast<off_t>(*offset)) == MAP_FAILED)
     give_up("shm: mapping " + std::to_string(pages.size()) + " bytes: " + errno_words(errno));
   (void)madvise(pages.data(), pages.size(), MADV_HUGEPAGE);
   (void)madvise(pages.data(), pages.size(), kMadviseCollapse);

@@ -25,7 +25,8 @@ Lane::Lane(int peer, const Ends& ends, RoundTable& table, const Attachments& att
       stream_out_(ends.stream_out),
       peer_head_(ends.peer),
       memory_(ends.memory),
-      memory_at_(ends.memory_at) {}
+      memory_at_(ends.memory_at),
+      fences_(ends.fences) {}
 
 void Lane::refuse(const std::string& what) const {
   throw Error(Errc::corrupt, "frame from rank " + std::to_string(peer_) + what);
@@ -163,19 +164,15 @@ void Lane::on_record(const RingReader::Entry& entry) {
       meet(*request, fields, entry.payload);
       break;
     }
-    case RecordKind::taken:
-      table_.complete(answered(fields.id));
-      break;
+    case RecordKind::taken: table_.complete(answered(fields.id)); break;
     case RecordKind::wanted: {
       Request& request = answered(fields.id);
       request.moved = 0;
       pouring_.push(request);
       break;
     }
-    case RecordKind::skip:
-      break;
-    default:
-      refuse(": a record of unknown kind " + std::to_string(static_cast<std::uint32_t>(fields.kind)));
+    case RecordKind::skip: break;
+    default: refuse(": a record of unknown kind " + std::to_string(static_cast<std::uint32_t>(fields.kind)));
   }
   in_.let_go(entry.number);
 }
@@ -236,8 +233,13 @@ bool Lane::has_news() const noexcept {
 
 void Lane::ring_bell() noexcept {
   if (!std::exchange(left_something_, false)) return;
-  // Who goes to sleep says so first and then looks for news; we do both the other way round.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Who goes to sleep says so first and then looks for news; we do both the other way round. Between the two there is a
+  // barrier on both sides, or the sleeper makes one for both: on ours it would wait until the peer's core has let go of
+  // every line that we wrote.
+  if (fences_)
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  else
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   if (peer_head_->sleepers.load(std::memory_order_relaxed) == 0) return;
   peer_head_->bell.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, &peer_head_->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

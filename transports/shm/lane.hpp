@@ -18,7 +18,7 @@ struct Early {
   Early* next_in_queue = nullptr;
   RecordFields fields;
   const std::byte* payload = nullptr;
-  std::uint64_t entry = 0;         ///< of the ring, while the payload is there
+  std::uint64_t entry = 0;       ///< of the ring, while the payload is there
   std::vector<std::byte> moved;  ///< the payload, once the ring needed its place
   bool in_ring = false;
 };
@@ -29,9 +29,9 @@ inline std::uint64_t tag_of(const Request& request) noexcept { return request.me
 /// Everything between this rank and one other: matching, and the way of the bytes.
 ///
 /// Short messages are copied into the peer's ring, and are sent with that. Of longer ones the ring gets an offer. What
-/// lies in attached memory the receiver copies out of the sender's file, or reads there, and says when it is done. Other
-/// bytes go through the stream, once the receiver has a place for them. Nothing is sent that the peer has no room for:
-/// it waits in a queue here.
+/// lies in attached memory the receiver copies out of the sender's file, or reads there, and says when it is done.
+/// Other bytes go through the stream, once the receiver has a place for them. Nothing is sent that the peer has no room
+/// for: it waits in a queue here.
 ///
 /// What the peer writes is checked before it is used. Its owner serialises all calls.
 class Lane {
@@ -45,6 +45,7 @@ class Lane {
     SegmentHead* peer;                  ///< whose bell to ring
     std::span<const std::byte> memory;  ///< the peer's attached memory,
     std::uint64_t memory_at;            ///< which is at this place of its file
+    bool fences = true;                 ///< see Lane::ring_bell
   };
 
   Lane(int peer, const Ends& ends, RoundTable& table, const Attachments& attachments);
@@ -103,6 +104,7 @@ class Lane {
   SegmentHead* const peer_head_;
   const std::span<const std::byte> memory_;
   const std::uint64_t memory_at_;
+  const bool fences_;
   bool left_something_ = false;
 
   TagQueue<Request> receives_;

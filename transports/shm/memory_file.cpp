@@ -11,6 +11,8 @@
 
 #include <tightwire/error.hpp>
 
+#include "segment.hpp"
+
 namespace tightwire::shm {
 namespace {
 
@@ -18,9 +20,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 }  // namespace
 
-std::string errno_words(int number) {
-  return std::string(std::strerror(number)) + " (" + std::to_string(number) + ")";
-}
+std::string errno_words(int number) { return std::string(std::strerror(number)) + " (" + std::to_string(number) + ")"; }
 
 Mapping::Mapping(Mapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
@@ -75,13 +75,29 @@ void MemoryFile::release(std::size_t offset, std::size_t bytes) const noexcept {
 }
 
 Mapping MemoryFile::map(std::size_t offset, std::size_t bytes, bool writable) const {
-  void* at = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_NORESERVE,
-                  descriptor_, static_cast<off_t>(offset));
-  if (at == MAP_FAILED)
-    throw Error(Errc::no_memory,
-                "shm: mapping " + std::to_string(bytes) + " bytes of shared memory: " + errno_words(errno) +
-                    " (is the limit on address space, `ulimit -v`, at least that large?)");
+  // Room for an address that lies to huge pages as the offset does, or the file's huge pages could not be mapped as
+  // such.
+  void* const room = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* at = MAP_FAILED;
+  std::size_t before = 0;
+  if (room != MAP_FAILED) {
+    before = (offset % kHugePage + kHugePage - reinterpret_cast<std::uintptr_t>(room) % kHugePage) % kHugePage;
+    at = mmap(static_cast<std::byte*>(room) + before, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+              MAP_SHARED | MAP_NORESERVE | MAP_FIXED, descriptor_, static_cast<off_t>(offset));
+  }
+  if (at == MAP_FAILED) {
+    const int reason = errno;
+    if (room != MAP_FAILED) munmap(room, bytes + kHugePage);
+    throw Error(Errc::no_memory, "shm: mapping " + std::to_string(bytes) +
+                                     " bytes of shared memory: " + errno_words(reason) +
+                                     " (is the limit on address space, `ulimit -v`, at least that large?)");
+  }
+  const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
+  if (before != 0) munmap(room, before);
+  if (pages + before != bytes + kHugePage)
+    munmap(static_cast<std::byte*>(at) + pages, bytes + kHugePage - before - pages);
   (void)madvise(at, bytes, MADV_DONTDUMP);
+  (void)madvise(at, bytes, MADV_HUGEPAGE);
   return Mapping({static_cast<std::byte*>(at), bytes});
 }
 

@@ -35,14 +35,15 @@ std::string reason_against(const std::vector<Peer>& peers) {
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise) {
   if (rendezvous.size > kMostRanks)
-    throw Error(Errc::unsupported, "shm: at most " + std::to_string(kMostRanks) + " ranks, got " +
-                                       std::to_string(rendezvous.size));
+    throw Error(Errc::unsupported,
+                "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
   const TimePoint until = Clock::now() + rendezvous.timeout;
   Peer self;
   std::unique_ptr<OwnSegment> own;
   try {
     self.place = this_place();
     self.processors = allowed_processors();
+    self.has_barriers = take_part_in_barriers();
     self.process = getpid();
     self.word = random_word();
     own = std::make_unique<OwnSegment>(rendezvous.size, self.word);
@@ -64,8 +65,7 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
   for (std::size_t rank = 0; rank < peers.size(); ++rank)
     if (peers[rank].failure != Errc::ok)
       throw Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
-  auto transport =
-      std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout);
+  auto transport = std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout);
   transport->greet(until);
   return transport;
 }

@@ -1,7 +1,9 @@
 #include "peer.hpp"
 
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -19,7 +21,7 @@ namespace tightwire::shm {
 namespace {
 
 constexpr std::string_view kMagic = "tightwire-shm-1";
-constexpr std::size_t kFields = 12;
+constexpr std::size_t kFields = 13;
 
 /// The value of a line "Name:\tvalue" of /proc/self/status.
 std::string own_status(const std::string& name) {
@@ -74,7 +76,8 @@ std::string apart(const Place& a, const Place& b) {
   if (a.boot_id != b.boot_id || a.boot_id.empty()) return differ("they run on different machines", a.host, b.host);
   if (a.namespaces != b.namespaces) return differ("they run in different namespaces", a.namespaces, b.namespaces);
   if (a.rights != b.rights) return differ("they have different rights", a.rights, b.rights);
-  if (a.rights.find("not dumpable") != std::string::npos) return "they may not look into each other (prctl PR_SET_DUMPABLE)";
+  if (a.rights.find("not dumpable") != std::string::npos)
+    return "they may not look into each other (prctl PR_SET_DUMPABLE)";
   return "";
 }
 
@@ -95,6 +98,7 @@ std::string encode(const Peer& peer) {
   put(std::to_string(peer.word));
   put(std::to_string(static_cast<int>(peer.failure)));
   put(one_line(peer.failure_text));
+  put(peer.has_barriers ? "1" : "0");
   return text;
 }
 
@@ -118,8 +122,14 @@ Peer decode_peer(std::string_view text, int rank) {
   if (failure < 0 || failure > static_cast<int>(Errc::internal)) refuse_peer(rank);
   peer.failure = static_cast<Errc>(failure);
   peer.failure_text = fields[11];
+  peer.has_barriers = fields[12] == "1";
   return peer;
 }
+
+bool take_part_in_barriers() noexcept {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+void barrier_for_all() noexcept { syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); }
 
 std::string allowed_processors() {
   cpu_set_t set;

@@ -64,8 +64,8 @@ class Fifo {
   Element* last_ = nullptr;
 };
 
-/// Elements that stay where they are and are used again, linked through `Element::next_in_queue` while they are free. It
-/// allocates only when more are in use than ever before.
+/// Elements that stay where they are and are used again, linked through `Element::next_in_queue` while they are free.
+/// It allocates only when more are in use than ever before.
 template <class Element>
 class Pool {
  public:

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "copy.hpp"
+
 namespace tightwire::shm {
 
 inline constexpr std::size_t kLine = 64;
@@ -70,8 +72,10 @@ class RingWriter {
     }
     Record* const record = record_at(*ring_, head_);
     record->fields = fields;
-    if (payload_bytes != 0) std::memcpy(reinterpret_cast<std::byte*>(record) + sizeof(Record), payload, payload_bytes);
+    if (payload_bytes != 0)
+      copy_for_peer(reinterpret_cast<std::byte*>(record) + sizeof(Record), payload, payload_bytes);
     commit(length);
+    hand_over(reinterpret_cast<std::byte*>(record), length);
     return true;
   }
 

@@ -46,6 +46,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
       size_(membership_->size()),
       process_(getpid()),
       node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
+      fences_(std::any_of(peers.begin(), peers.end(), [](const Peer& peer) { return !peer.has_barriers; })),
       looks_(processors_of(peers) < size_ ? 0 : kLooks),
       description_(description_of(peers)),
       attachments_(own_->file, own_->layout.control_bytes()) {
@@ -72,7 +73,8 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
   neighbour.memory = neighbour.file.map(layout.control_bytes(), memory_bytes, false);
   auto* const head = reinterpret_cast<SegmentHead*>(neighbour.control.data());
   if (head->word != theirs.word)
-    throw Error(Errc::corrupt, "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
+    throw Error(Errc::corrupt,
+                "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
   const auto ring = [](const Mapping& control, std::size_t at) { return reinterpret_cast<Ring*>(control.data() + at); };
   const auto stream = [&](const Mapping& control, int from) {
     return StreamEnd(reinterpret_cast<Stream*>(control.data() + layout.stream_at(from)),
@@ -85,7 +87,8 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
                                                      .stream_out = stream(neighbour.control, rank_),
                                                      .peer = head,
                                                      .memory = {neighbour.memory.data(), memory_bytes},
-                                                     .memory_at = layout.control_bytes()},
+                                                     .memory_at = layout.control_bytes(),
+                                                     .fences = fences_},
                                           table_, attachments_));
   neighbours_.push_back(std::move(neighbour));
 }
@@ -104,15 +107,24 @@ void ShmTransport::greet(TimePoint until) {
   std::vector<Message> round;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    round.push_back({.kind = Message::Kind::receive, .peer = peer, .tag = kTag, .data = &words[2 * static_cast<std::size_t>(peer)], .bytes = 1});
-    round.push_back({.kind = Message::Kind::send, .peer = peer, .tag = kTag, .data = &words[2 * static_cast<std::size_t>(peer) + 1], .bytes = 1});
+    round.push_back({.kind = Message::Kind::receive,
+                     .peer = peer,
+                     .tag = kTag,
+                     .data = &words[2 * static_cast<std::size_t>(peer)],
+                     .bytes = 1});
+    round.push_back({.kind = Message::Kind::send,
+                     .peer = peer,
+                     .tag = kTag,
+                     .data = &words[2 * static_cast<std::size_t>(peer) + 1],
+                     .bytes = 1});
   }
   const Ticket ticket = post(round);
   while (!done(ticket)) {
     if (Clock::now() >= until) {
       const std::string silent = waiting_for(ticket);
       const std::lock_guard lock(mutex_);
-      fail(Errc::timeout, "rank " + std::to_string(rank_) + " shared memory, and heard nothing in time from ranks " + silent, false);
+      fail(Errc::timeout,
+           "rank " + std::to_string(rank_) + " shared memory, and heard nothing in time from ranks " + silent, false);
     }
     idle(until);
   }

@@ -87,7 +87,8 @@ class ShmTransport final : public Transport {
   const int size_;
   const pid_t process_;  ///< in a child of fork() the transport is inert
   const std::uint64_t node_;
-  const int looks_;  ///< before the processor is given to others
+  const bool fences_;  ///< who sleeps makes no barrier for the others
+  const int looks_;    ///< before the processor is given to others
   const std::string description_;
   std::atomic<std::uint64_t> news_{1};  ///< completions, wake, the end
 
@@ -95,8 +96,8 @@ class ShmTransport final : public Transport {
   RoundTable table_;
   Attachments attachments_;
   std::vector<Neighbour> neighbours_;
-  std::vector<std::unique_ptr<Lane>> lanes_;                          ///< by rank; ours is null
-  std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;      ///< news that each waiting thread knows of
+  std::vector<std::unique_ptr<Lane>> lanes_;                     ///< by rank; ours is null
+  std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
   std::optional<Error> failure_;
 };
 

@@ -27,7 +27,8 @@ class StreamEnd {
     const std::uint64_t used = position_ - stream_->tail.load(std::memory_order_acquire);
     if (used > capacity_) return 0;
     const std::size_t count = std::min({bytes, static_cast<std::size_t>(capacity_ - used), capacity_ / 4});
-    copy(count, [&](std::size_t at, std::size_t done, std::size_t part) { std::memcpy(data_ + at, from + done, part); });
+    copy(count,
+         [&](std::size_t at, std::size_t done, std::size_t part) { std::memcpy(data_ + at, from + done, part); });
     if (count != 0) stream_->head.store(position_, std::memory_order_release);
     return count;
   }

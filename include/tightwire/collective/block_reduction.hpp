@@ -73,7 +73,7 @@ class BlockReduction final : public Reduction {
     nonfinite_ = input.nonfinite;
     next_ = 0;
     finished_chunks_ = 0;
-    began_ = Clock::now();
+    if (may_pass_caches()) began_ = Clock::now();
     statistics_ = {.calls = 1, .gradient_bytes = plan_.element_bytes};
   }
 
@@ -116,7 +116,7 @@ class BlockReduction final : public Reduction {
       }
       if (slot.state == State::draining && sent(slot)) {
         slot.state = State::free;
-        if (++finished_chunks_ == plan_.chunks.size())
+        if (++finished_chunks_ == plan_.chunks.size() && may_pass_caches())
           cache_choice_.took(std::chrono::duration<double>(Clock::now() - began_).count());
         progressed = true;
       }
@@ -153,9 +153,9 @@ class BlockReduction final : public Reduction {
 
   /// Small frames stay: the core that reads them waits for them, and takes them from this core's cache sooner.
   bool past_cache(const Share& share) const {
-    return two_shot() && transport_.shares_memory() && share.payload_bytes >= kSmallestPastCache &&
-           cache_choice_.past_cache();
+    return may_pass_caches() && share.payload_bytes >= kSmallestPastCache && cache_choice_.past_cache();
   }
+  bool may_pass_caches() const { return two_shot() && transport_.shares_memory(); }
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   const Share& share(const Slot& slot, std::size_t owner) const {
     const Chunk& chunk = plan_.chunks[slot.chunk];
@@ -368,7 +368,8 @@ class BlockReduction final : public Reduction {
     for (const Slice& slice : all.slices) {
       const PlannedParameter& parameter = parameters_[slice.parameter];
       for (std::size_t peer = 0; peer < ranks_; ++peer)
-        sources_[peer] = payload(peer == me_ ? contribution_out(slot, me_) : slot.contribution_of[peer]) + slice.wire_at;
+        sources_[peer] =
+            payload(peer == me_ ? contribution_out(slot, me_) : slot.contribution_of[peer]) + slice.wire_at;
       nonfinite += parameter.coder
                        ->combine(parameter.type, {.sources = sources_,
                                                   .data = nullptr,

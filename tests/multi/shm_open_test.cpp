@@ -1,0 +1,180 @@
+// What shared memory needs, what is taken where it cannot be, and how memory of the program becomes shared.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <new>
+
+#include <tightwire/open_transport.hpp>
+#include <tightwire/shm.hpp>
+#include <tightwire/testing/transport_conformance.hpp>
+#include <tightwire/workspace.hpp>
+
+#include "process_ranks.hpp"
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+}  // namespace
+
+// Not inlined: g++ 12 would take an inlined half for a mismatch with the other.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace tightwire::testing {
+namespace {
+
+using transport_check::barrier;
+using transport_check::error_of;
+using transport_check::finish;
+using transport_check::from;
+using transport_check::require;
+using transport_check::to;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// Mappings of memory files of ours in this process.
+int mapped_files() {
+  int count = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) count += has(line, "memfd:tightwire") ? 1 : 0;
+  return count;
+}
+
+void run(int ranks, const std::function<void(const Rendezvous&)>& body) {
+  const auto results = run_ranks(ranks, [&](const Rendezvous& rendezvous) {
+    body(rendezvous);
+    return 0;
+  });
+  EXPECT_EQ(complaints(results), "");
+}
+
+TEST(ShmOpen, DescribesItselfAndLeavesNoMapping) {
+  run(3, [](const Rendezvous& rendezvous) {
+    {
+      const auto transport = shm::open(rendezvous);
+      require(transport->describe().starts_with("shm: 3 ranks"), transport->describe());
+      require(transport->shares_memory() && transport->node() != 0, "its ranks are one node, whose memory they share");
+      require(mapped_files() > 2, "it maps the others' files");
+      barrier(*transport);
+    }
+    require(mapped_files() == 0, "they are gone with it");
+  });
+}
+
+TEST(ShmOpen, TakesOneRankAlone) {
+  run(1, [](const Rendezvous& rendezvous) { require(shm::open(rendezvous)->describe() == "shm: alone", "alone"); });
+}
+
+TEST(ShmOpen, SaysWhyRanksCannotShareMemory) {
+  run(3, [](const Rendezvous& rendezvous) {
+    if (rendezvous.rank == 2) prctl(PR_SET_DUMPABLE, 0);
+    const Error error = error_of([&] { shm::open(rendezvous); }, "a rank that may not be looked into");
+    require(error.code() == Errc::unsupported, error.what());
+    for (const char* part : {"ranks 0 and 2", "rights", "not dumpable"})
+      require(has(error.what(), part), std::string(part) + " in: " + error.what());
+  });
+}
+
+TEST(ShmOpen, IsTakenWhereItFitsAndOtherwiseOnlyWhenAskedFor) {
+  run(2, [](const Rendezvous& rendezvous) {
+    Rendezvous own = rendezvous;
+    const auto described = [&](const char* turn, const std::string& name) {
+      own.address = rendezvous.address + turn;
+      const auto transport = open_transport(own, name);
+      barrier(*transport);
+      return transport->describe();
+    };
+    require(has(described("1", ""), "shm: 2 ranks"), "it fits");
+    setenv("TIGHTWIRE_TRANSPORT", "ucx", 1);
+    require(has(described("2", ""), "ucx "), "the variable decides");
+    require(has(described("3", "shm"), "shm: "), "an argument comes before it");
+    require(has(error_of([&] { described("4", "tcp"); }, "another name").what(), "'tcp'"), "it is named");
+    unsetenv("TIGHTWIRE_TRANSPORT");
+    if (rendezvous.rank == 1) prctl(PR_SET_DUMPABLE, 0);
+    setenv("UCX_TLS", "tcp,self", 1);
+    require(has(described("5", "auto"), "ucx "), "it does not fit");
+  });
+}
+
+/// Memory whose pages are shared: 3 frames of each rank, by number.
+constexpr std::size_t kFrame = 300'000;
+std::span<std::byte> frame_of(const Workspace& memory, std::size_t number) {
+  return memory.span().subspan(number * kFrame, kFrame);
+}
+
+TEST(ShmOpen, LendsWhatLiesInSharedPagesUntilItIsReleased) {
+  run(2, [](const Rendezvous& rendezvous) {
+    const auto transport = shm::open(rendezvous);
+    const int peer = 1 - rendezvous.rank;
+    const Workspace memory(3 * kFrame);
+    std::fill(memory.span().begin(), memory.span().end(), std::byte(40 + rendezvous.rank));
+    transport->attach_pages(memory.pages());
+    require(memory.data()[3 * kFrame - 1] == std::byte(40 + rendezvous.rank), "contents stay");
+    for (int turn = 0; turn < 3; ++turn) {
+      const std::byte* place = frame_of(memory, 1).data();
+      const Message receive{Message::Kind::receive, peer, 8, frame_of(memory, 1).data(), kFrame, &place};
+      const Message send = to(peer, 8, frame_of(memory, 0));
+      const Ticket received = transport->post({&receive, 1});
+      const Ticket sent = transport->post({&send, 1});
+      finish(*transport, received);
+      require(place < memory.data() || place >= memory.data() + memory.size(), "it lies with its sender");
+      require(std::count(place, place + kFrame, std::byte(40 + peer)) == kFrame, "it is what was sent");
+      require(frame_of(memory, 1)[0] == std::byte(40 + rendezvous.rank), "and was not copied");
+      barrier(*transport);
+      require(!transport->done(sent), "a send whose bytes are in use is not done");
+      barrier(*transport);
+      transport->release(received);
+      finish(*transport, sent);
+    }
+    transport->detach(memory.pages());
+    require(std::count(memory.data(), memory.data() + memory.size(), std::byte(40 + rendezvous.rank)) == 3 * kFrame,
+            "contents stay");
+    barrier(*transport);
+  });
+}
+
+TEST(ShmOpen, AllocatesNothingOnceUnderWay) {
+  run(3, [](const Rendezvous& rendezvous) {
+    const auto transport = shm::open(rendezvous);
+    const Workspace memory(3 * kFrame);
+    transport->attach_pages(memory.pages());
+    std::vector<std::byte> elsewhere(2 * kFrame);
+    const int next = (rendezvous.rank + 1) % 3, previous = (rendezvous.rank + 2) % 3;
+    const auto step = [&] {
+      const std::byte* place = frame_of(memory, 1).data();
+      const std::array<Message, 6> round = {{
+          {Message::Kind::receive, previous, 1, frame_of(memory, 1).data(), kFrame, &place},
+          from(previous, 2, std::span(elsewhere).first(kFrame)),
+          from(previous, 3, frame_of(memory, 2).first(4'000)),
+          to(next, 3, frame_of(memory, 2).last(4'000)),
+          to(next, 2, std::span(elsewhere).last(kFrame)),
+          to(next, 1, frame_of(memory, 0)),
+      }};
+      const Ticket receives = transport->post(std::span(round).first(3));
+      const Ticket sends = transport->post(std::span(round).last(3));
+      finish(*transport, receives);
+      transport->release(receives);
+      finish(*transport, sends);
+    };
+    for (int turn = 0; turn < 100; ++turn) step();
+    barrier(*transport);
+    const std::uint64_t before = allocations;
+    for (int turn = 0; turn < 300; ++turn) step();
+    require(allocations == before, std::to_string(allocations - before) + " allocations in 300 steps");
+    transport->detach(memory.pages());
+    barrier(*transport);
+  });
+}
+
+}  // namespace
+}  // namespace tightwire::testing
