@@ -1,6 +1,7 @@
 #include "attachments.hpp"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,7 +88,9 @@ bool Attachments::put_own_pages(std::span<std::byte> pages) noexcept {
   void* own = mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (own == MAP_FAILED) return false;
   std::memcpy(own, pages.data(), pages.size());
-  if (mremap(own, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) != MAP_FAILED) return true;
+  // Not by the function, which UCX 1.13 replaces by one that forgets the new address.
+  if (syscall(SYS_mremap, own, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) != -1)
+    return true;
   munmap(own, pages.size());
   return false;
 }

@@ -25,8 +25,7 @@ Lane::Lane(int peer, const Ends& ends, RoundTable& table, const Attachments& att
       stream_out_(ends.stream_out),
       peer_head_(ends.peer),
       memory_(ends.memory),
-      memory_at_(ends.memory_at),
-      fences_(ends.fences) {}
+      memory_at_(ends.memory_at) {}
 
 void Lane::refuse(const std::string& what) const {
   throw Error(Errc::corrupt, "frame from rank " + std::to_string(peer_) + what);
@@ -233,13 +232,8 @@ bool Lane::has_news() const noexcept {
 
 void Lane::ring_bell() noexcept {
   if (!std::exchange(left_something_, false)) return;
-  // Who goes to sleep says so first and then looks for news; we do both the other way round. Between the two there is a
-  // barrier on both sides, or the sleeper makes one for both: on ours it would wait until the peer's core has let go of
-  // every line that we wrote.
-  if (fences_)
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  else
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+  // Who goes to sleep says so first and then looks for news; we do both the other way round.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (peer_head_->sleepers.load(std::memory_order_relaxed) == 0) return;
   peer_head_->bell.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, &peer_head_->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

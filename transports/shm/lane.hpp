@@ -45,7 +45,6 @@ class Lane {
     SegmentHead* peer;                  ///< whose bell to ring
     std::span<const std::byte> memory;  ///< the peer's attached memory,
     std::uint64_t memory_at;            ///< which is at this place of its file
-    bool fences = true;                 ///< see Lane::ring_bell
   };
 
   Lane(int peer, const Ends& ends, RoundTable& table, const Attachments& attachments);
@@ -104,7 +103,6 @@ class Lane {
   SegmentHead* const peer_head_;
   const std::span<const std::byte> memory_;
   const std::uint64_t memory_at_;
-  const bool fences_;
   bool left_something_ = false;
 
   TagQueue<Request> receives_;

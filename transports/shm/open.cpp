@@ -43,7 +43,6 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
   try {
     self.place = this_place();
     self.processors = allowed_processors();
-    self.has_barriers = take_part_in_barriers();
     self.process = getpid();
     self.word = random_word();
     own = std::make_unique<OwnSegment>(rendezvous.size, self.word);

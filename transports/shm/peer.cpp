@@ -1,9 +1,7 @@
 #include "peer.hpp"
 
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,7 +19,7 @@ namespace tightwire::shm {
 namespace {
 
 constexpr std::string_view kMagic = "tightwire-shm-1";
-constexpr std::size_t kFields = 13;
+constexpr std::size_t kFields = 12;
 
 /// The value of a line "Name:\tvalue" of /proc/self/status.
 std::string own_status(const std::string& name) {
@@ -98,7 +96,6 @@ std::string encode(const Peer& peer) {
   put(std::to_string(peer.word));
   put(std::to_string(static_cast<int>(peer.failure)));
   put(one_line(peer.failure_text));
-  put(peer.has_barriers ? "1" : "0");
   return text;
 }
 
@@ -122,14 +119,8 @@ Peer decode_peer(std::string_view text, int rank) {
   if (failure < 0 || failure > static_cast<int>(Errc::internal)) refuse_peer(rank);
   peer.failure = static_cast<Errc>(failure);
   peer.failure_text = fields[11];
-  peer.has_barriers = fields[12] == "1";
   return peer;
 }
-
-bool take_part_in_barriers() noexcept {
-  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-}
-void barrier_for_all() noexcept { syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); }
 
 std::string allowed_processors() {
   cpu_set_t set;

@@ -28,8 +28,7 @@ std::uint64_t number_of(const Place& place);
 /// What a rank tells the others while joining.
 struct Peer {
   Place place;
-  bool has_barriers = false;  ///< see take_part_in_barriers
-  std::string processors;     ///< those it may run on, as hexadecimal words
+  std::string processors;  ///< those it may run on, as hexadecimal words
   pid_t process = 0;
   int descriptor = -1;  ///< of its memory file
   std::uint64_t file_bytes = 0;
@@ -41,11 +40,6 @@ struct Peer {
 std::string encode(const Peer& peer);
 /// Throws Error(mismatch) naming `rank` if it is not what this version of the library sends.
 Peer decode_peer(std::string_view text, int rank);
-
-/// Lets other processes make this one's threads pass a memory barrier (`barrier_for_all`). False where the kernel
-/// cannot.
-bool take_part_in_barriers() noexcept;
-void barrier_for_all() noexcept;
 
 /// Processors that this thread may run on.
 std::string allowed_processors();

@@ -46,7 +46,6 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
       size_(membership_->size()),
       process_(getpid()),
       node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
-      fences_(std::any_of(peers.begin(), peers.end(), [](const Peer& peer) { return !peer.has_barriers; })),
       looks_(processors_of(peers) < size_ ? 0 : kLooks),
       description_(description_of(peers)),
       attachments_(own_->file, own_->layout.control_bytes()) {
@@ -87,8 +86,7 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
                                                      .stream_out = stream(neighbour.control, rank_),
                                                      .peer = head,
                                                      .memory = {neighbour.memory.data(), memory_bytes},
-                                                     .memory_at = layout.control_bytes(),
-                                                     .fences = fences_},
+                                                     .memory_at = layout.control_bytes()},
                                           table_, attachments_));
   neighbours_.push_back(std::move(neighbour));
 }

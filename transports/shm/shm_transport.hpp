@@ -87,8 +87,7 @@ class ShmTransport final : public Transport {
   const int size_;
   const pid_t process_;  ///< in a child of fork() the transport is inert
   const std::uint64_t node_;
-  const bool fences_;  ///< who sleeps makes no barrier for the others
-  const int looks_;    ///< before the processor is given to others
+  const int looks_;  ///< before the processor is given to others
   const std::string description_;
   std::atomic<std::uint64_t> news_{1};  ///< completions, wake, the end
 

@@ -78,7 +78,6 @@ void ShmTransport::idle(TimePoint until) {
 void ShmTransport::sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until) {
   SegmentHead& head = *own_->head;
   head.sleepers.fetch_add(1);
-  if (!fences_) barrier_for_all();
   const std::uint32_t bell = head.bell.load();
   const bool may_sleep = news_.load() == heard && !has_news();
   lock.unlock();
