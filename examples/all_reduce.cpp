@@ -5,7 +5,8 @@
 #include <iostream>
 
 int main() {
-  const std::shared_ptr<tightwire::Transport> transport = tightwire::open_transport(tightwire::rendezvous::environment());
+  const std::shared_ptr<tightwire::Transport> transport =
+      tightwire::open_transport(tightwire::rendezvous::environment());
   tightwire::Session session(transport, {.codec = tightwire::Int8{.block = 256}});
   session.add("layer.weight", {512, 256});
   session.add("layer.bias", {512});

@@ -18,9 +18,7 @@ using std::chrono::milliseconds;
 
 class UcxClose : public ::testing::TestWithParam<Network> {
  protected:
-  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
-    return GetParam().open(rendezvous);
-  }
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const { return GetParam().open(rendezvous); }
 
   static void expect_silence(const std::vector<RankResult>& results) {
     EXPECT_EQ(complaints(results), "");

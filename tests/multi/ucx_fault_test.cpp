@@ -14,9 +14,7 @@ using std::chrono::milliseconds;
 
 class UcxFault : public ::testing::TestWithParam<Network> {
  protected:
-  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
-    return GetParam().open(rendezvous);
-  }
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const { return GetParam().open(rendezvous); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, UcxFault, ::testing::ValuesIn(all_networks()),

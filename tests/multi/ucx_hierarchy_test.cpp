@@ -23,9 +23,7 @@ SessionOptions over(const std::vector<int>& node_of_rank, const char* inside = "
 
 class HierarchyOverUcx : public ::testing::TestWithParam<Network> {
  protected:
-  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) {
-    return GetParam().open(rendezvous);
-  }
+  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) { return GetParam().open(rendezvous); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, HierarchyOverUcx, ::testing::ValuesIn(all_networks()),

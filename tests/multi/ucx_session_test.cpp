@@ -17,9 +17,7 @@ namespace {
 
 class SessionOverUcx : public ::testing::TestWithParam<Network> {
  protected:
-  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) {
-    return GetParam().open(rendezvous);
-  }
+  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) { return GetParam().open(rendezvous); }
 
   /// What `steps` gives over the network is what it gives in process, on every rank.
   static void expect_same_bits(const Steps& steps, int ranks) {
