@@ -3,8 +3,10 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tightwire/cuda_transport.hpp>
@@ -14,20 +16,32 @@
 
 namespace tightwire::cuda::detail {
 
-/// Messages of the host's through a transport between devices, for what ranks agree on before the first step: through
-/// memory of the device and back, which is taken once and kept, as to free it waits for the whole device. Tags say
-/// nothing: ranks post rounds alike.
+/// Messages of the host's through a transport between devices, for what ranks agree on before the first step, and for
+/// frames that the host writes: through memory of the device and back, which is kept, as to free it waits for the whole
+/// device. Tags say nothing: ranks post rounds alike.
 class HostMessages final : public tightwire::Transport {
  public:
   /// `timeout`: how long what was given up may take to end.
   HostMessages(cuda::Transport& device, std::chrono::milliseconds timeout)
-      : device_(device), timeout_(timeout), stream_(device.rank()) {}
+      : device_(device), timeout_(timeout), own_(std::in_place, device.rank()), stream_(own_->get()) {}
+  /// On a stream that outlives it, behind the rounds that are on it.
+  HostMessages(cuda::Transport& device, std::chrono::milliseconds timeout, cudaStream_t stream)
+      : device_(device), timeout_(timeout), stream_(stream) {}
   ~HostMessages() override { abandon(); }
 
   int rank() const noexcept override { return device_.rank(); }
   int size() const noexcept override { return device_.size(); }
   std::string describe() const override { return device_.describe() + ", of the host's memory"; }
   void detach(std::span<std::byte> /*memory*/) noexcept override { abandon(); }
+
+  /// Takes memory for a round of so many bytes, each message on 256 of them.
+  void reserve(std::size_t bytes) {
+    for (const Round& spent : spent_)
+      if (spent.pinned.size() >= bytes) return;
+    Round& round = spent_.emplace_back();
+    round.bytes = bytes;
+    take_new_memory(round);
+  }
 
   Ticket post(std::span<const Message> round) override {
     Round mine;
@@ -45,7 +59,7 @@ class HostMessages final : public tightwire::Transport {
       std::memcpy(mine.pinned.data() + mine.places[i], round[i].data, round[i].bytes);
       copy(mine, i, cudaMemcpyHostToDevice);
     }
-    device_.post(messages, stream_.get());
+    device_.post(messages, stream_);
     for (std::size_t i = 0; i < round.size(); ++i)
       if (round[i].kind == Message::Kind::receive) copy(mine, i, cudaMemcpyDeviceToHost);
     rounds_.emplace(++last_, std::move(mine));
@@ -56,7 +70,7 @@ class HostMessages final : public tightwire::Transport {
     device_.check();
     const auto found = rounds_.find(ticket);
     if (found == rounds_.end()) return true;
-    const cudaError_t status = cudaStreamQuery(stream_.get());
+    const cudaError_t status = cudaStreamQuery(stream_);
     if (status == cudaErrorNotReady) return false;
     require(status, "cudaStreamQuery", rank());
     const Round& round = found->second;
@@ -105,14 +119,18 @@ class HostMessages final : public tightwire::Transport {
       spent_.erase(enough);
       return;
     }
-    mine.pinned = Memory(mine.bytes, Memory::Kind::pinned, rank());
-    mine.on_device = Memory(mine.bytes, Memory::Kind::device, rank());
+    take_new_memory(mine);
+  }
+  /// Half as large again, so that it seldom happens twice.
+  void take_new_memory(Round& mine) const {
+    mine.pinned = Memory(mine.bytes + mine.bytes / 2, Memory::Kind::pinned, rank());
+    mine.on_device = Memory(mine.bytes + mine.bytes / 2, Memory::Kind::device, rank());
   }
   void copy(const Round& round, std::size_t i, cudaMemcpyKind kind) const {
     std::byte* const host = round.pinned.data() + round.places[i];
     std::byte* const device = round.on_device.data() + round.places[i];
     const bool sends = kind == cudaMemcpyHostToDevice;
-    require(cudaMemcpyAsync(sends ? device : host, sends ? host : device, round.messages[i].bytes, kind, stream_.get()),
+    require(cudaMemcpyAsync(sends ? device : host, sends ? host : device, round.messages[i].bytes, kind, stream_),
             "cudaMemcpyAsync", rank());
   }
   /// What is under way will not end by itself, and its memory is about to go away.
@@ -120,13 +138,14 @@ class HostMessages final : public tightwire::Transport {
     if (rounds_.empty()) return;
     const BesideCaptures beside_captures;
     device_.abort("it stopped waiting for the other ranks");
-    if (!ends_by(stream_.get(), Clock::now() + timeout_)) leave_memory();
+    if (!ends_by(stream_, Clock::now() + timeout_)) leave_memory();
     rounds_.clear();
   }
 
   cuda::Transport& device_;
   std::chrono::milliseconds timeout_;
-  OwnStream stream_;
+  std::optional<OwnStream> own_;
+  cudaStream_t stream_;
   std::map<Ticket, Round> rounds_;
   std::vector<Round> spent_;
   Ticket last_ = 0;

@@ -108,7 +108,7 @@ std::vector<float> Session::owner_residual(BucketId id) {
   return state_->owner_residual(id);
 }
 std::string Session::description() const { return state_->description(); }
-std::string Session::transport() const { return state_->transport_->describe(); }
-std::uint64_t Session::staged_bytes() const noexcept { return state_->channel_ ? state_->channel_->staged_bytes() : 0; }
+std::string Session::transport() const { return state_->transport(); }
+std::uint64_t Session::staged_bytes() const noexcept { return state_->staged_bytes(); }
 
 }  // namespace tightwire::cuda

@@ -42,6 +42,11 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
 }
 
 Session::State::~State() {
+  end();
+  // They have memory of what goes away before the list of buckets does.
+  for (const Bucket& bucket : list_.buckets()) bucket.operation.reductions.clear();
+}
+void Session::State::end() noexcept {
   if (!channel_ || !encodes_ || !exchanges_) return;
   try {
     const detail::OfDevice device(device_, transport_->rank());
@@ -60,9 +65,12 @@ void Session::State::give_up(const char* reason) noexcept {
   if (detail::ends_by(exchanges_->get(), until) && detail::ends_by(encodes_->get(), until)) return;
   // To free any waits for the whole device.
   for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
-  for (OnDevice& bucket : on_device_)
+  for (OnDevice& bucket : on_device_) {
     if (bucket.drawn) bucket.drawn->leave_memory();
+    if (bucket.chosen != nullptr) bucket.chosen->leave_memory();
+  }
   host_->leave_memory();
+  if (frames_of_chosen_) frames_of_chosen_->leave_memory();
   channel_->leave_memory();
 }
 
@@ -80,13 +88,16 @@ BucketId Session::State::add_bucket(std::span<const ParameterId> parameters) {
 }
 
 void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
-  for (const BucketPart* part : {&bucket.chosen, &bucket.matrices}) {
-    if (part->positions.empty()) continue;
-    const Parameter& parameter = list_.parameters()[bucket.parameters[part->positions.front()]];
+  const auto refuse = [&](std::size_t position, const char* why) {
+    const Parameter& parameter = list_.parameters()[bucket.parameters[position]];
     throw Error(Errc::unsupported, where() + "seal: \"" + parameter.name + "\" is sent as " +
-                                       options_.policy.choose(parameter, options_.codec).spec() +
-                                       ", which is not on devices");
-  }
+                                       options_.policy.choose(parameter, options_.codec).spec() + ", which is not on " +
+                                       "devices" + why);
+  };
+  if (!bucket.matrices.positions.empty()) refuse(bucket.matrices.positions.front(), "");
+  for (std::size_t i = 0; i < bucket.planned_sparse.size(); ++i)
+    if (bucket.planned_sparse[i].settings.sampled)
+      refuse(bucket.chosen.positions[i], ": there the choice is exact; leave sampled out");
 }
 
 /// What the device makes must be the plan's bytes.
@@ -145,6 +156,7 @@ void Session::State::prepare(std::uint64_t fingerprint) {
       frame_bytes_ += detail::BucketExchange::frame_bytes(*plan, ranks);
   detail::load_frame_kernels(rank);
   detail::load_random_kernels(rank);
+  detail::load_choice_kernels(rank);
   frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
   const std::size_t report_bytes = 2 * list_.buckets().size() * sizeof(detail::Report);
   reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);
@@ -171,6 +183,7 @@ void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std:
   on_device.exchange.emplace(bucket.plan, bucket.planned, loaded(coders(bucket)), identity, divisor,
                              detail::BucketExchange::Place{rank, ranks, frames, reports});
   frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
+  if (!bucket.planned_sparse.empty()) make_exchange_of_chosen(bucket, on_device, identity, divisor);
   if (!bucket.planned_random.empty())
     on_device.drawn.emplace(bucket, loaded(coders_of_drawn(bucket)), identity, divisor,
                             detail::BucketExchange::Place{rank, ranks, frames, reports + 1});
@@ -178,6 +191,31 @@ void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std:
   on_device.checked.resize(bucket.parameters.size());
   on_device.name = "bucket " + std::to_string(id) + " (" + list_.parameters()[bucket.parameters.front()].name +
                    (bucket.parameters.size() > 1 ? ", ...)" : ")");
+}
+
+/// It is kept where those of a Session on hosts are, so that what it knows is saved and restored alike.
+void Session::State::make_exchange_of_chosen(const Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity,
+                                             float divisor) {
+  if (!frames_of_chosen_)
+    frames_of_chosen_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout, exchanges_->get());
+  auto exchange = std::make_unique<detail::SparseExchange>(
+      bucket.sparse_plan, identity, divisor,
+      detail::SparseExchange::Place{transport_->rank(), *frames_of_chosen_, encodes_->get(), exchanges_->get(),
+                                    options_.timeout});
+  on_device.chosen = exchange.get();
+  bucket.operation.reductions.push_back(std::move(exchange));
+}
+
+std::string Session::State::transport() const {
+  std::string text = transport_->describe();
+  if (frames_of_chosen_) text += "; chosen elements through the host";
+  return text;
+}
+std::uint64_t Session::State::staged_bytes() const noexcept {
+  std::uint64_t bytes = channel_ ? channel_->staged_bytes() : 0;
+  for (const OnDevice& bucket : on_device_)
+    if (bucket.chosen != nullptr) bytes += bucket.chosen->host_bytes();
+  return bytes;
 }
 
 std::string Session::State::description() const {

@@ -124,6 +124,7 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
     on_device.ready.wait(encodes_->get(), rank);
     if (on_device.used) on_device.done.wait(encodes_->get(), rank);  // frames and residuals of the last time
     on_device.exchange->encode(open(bucket, bucket.blocks), encodes_->get());
+    if (on_device.chosen != nullptr) on_device.chosen->begin(open(bucket, bucket.chosen));
     if (on_device.drawn) on_device.drawn->encode(open(bucket, bucket.drawn), encodes_->get());
     on_device.encoded.record(encodes_->get(), rank);
     on_device.stage = Stage::encoded;
@@ -139,19 +140,48 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
   });
 }
 
-/// Rounds of all ranks go out in the same order, since nothing but it tells them apart.
-void Session::State::issue() {
+/// Rounds of all ranks go out in the same order, since nothing but it tells them apart. The largest elements hold it up
+/// until the sizes of their frames are known; that is waited for until a bucket has had its turn, if there is one.
+void Session::State::issue(const OnDevice* until) {
   const int rank = transport_->rank();
   while (on_device_[next_].stage == Stage::encoded) {
     OnDevice& bucket = on_device_[next_];
-    bucket.encoded.wait(exchanges_->get(), rank);
-    bucket.exchange->exchange(*channel_, exchanges_->get());
+    if (!std::exchange(bucket.on_its_way, true)) {
+      bucket.encoded.wait(exchanges_->get(), rank);
+      bucket.exchange->exchange(*channel_, exchanges_->get());
+      bucket.progressed = Clock::now();
+    }
+    const bool waits = until != nullptr && until->stage == Stage::encoded;
+    if (bucket.chosen != nullptr && !exchange_chosen(bucket, waits)) return;
+    bucket.on_its_way = false;
     if (bucket.drawn) bucket.drawn->exchange(*channel_, exchanges_->get());
     bucket.done.record(exchanges_->get(), rank);
     bucket.stage = Stage::exchanged;
     bucket.used = true;
     next_ = (next_ + 1) % on_device_.size();
   }
+}
+
+/// Returns whether all of it is on the stream.
+bool Session::State::exchange_chosen(OnDevice& bucket, bool waits) {
+  detail::SparseExchange& chosen = *bucket.chosen;
+  while (!chosen.finished()) {
+    if (chosen.advance()) {
+      bucket.progressed = Clock::now();
+      continue;
+    }
+    if (!waits) return false;
+    channel_->check();
+    if (Clock::now() - bucket.progressed >= options_.timeout)
+      throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
+                                     std::to_string(options_.timeout.count()) + " ms, waiting for " +
+                                     chosen.waiting_for());
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  Statistics statistics = chosen.statistics();
+  bucket.nonfinite_chosen += std::exchange(statistics.nonfinite, 0);
+  total_ += statistics;
+  return true;
 }
 
 void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
@@ -161,9 +191,14 @@ void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
   check(bucket);
   if (list_.buckets()[id].sequence != sequence + 1)
     throw bad("wait: " + bucket.name + " was started again after this handle was made");
-  if (bucket.stage == Stage::encoded)
-    throw bad("wait: " + bucket.name + " is exchanged after " + on_device_[next_].name +
-              ", which was not started: buckets go in the order of their numbers");
+  if (bucket.stage == Stage::encoded) {
+    BucketId missing = next_;
+    while (on_device_[missing].stage == Stage::encoded && missing != id) missing = (missing + 1) % on_device_.size();
+    if (missing != id)
+      throw bad("wait: " + bucket.name + " is exchanged after " + on_device_[missing].name +
+                ", which was not started: buckets go in the order of their numbers");
+    closing([&] { issue(&bucket); });
+  }
   closing([&] { bucket.done.wait(stream, transport_->rank()); });
   bucket.waited = true;
 }
@@ -242,6 +277,8 @@ void Session::State::rollback() {
 }
 void Session::State::end_step(bool keep) {
   keep ? memory_.commit() : memory_.rollback();
+  for (const OnDevice& bucket : on_device_)
+    if (bucket.chosen != nullptr) bucket.chosen->end_step(keep);
   ++steps_;
   keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
   step_nonfinite_ = 0;

@@ -19,6 +19,7 @@
 #include "host_messages.hpp"
 #include "random_exchange.hpp"
 #include "resources.hpp"
+#include "sparse_exchange.hpp"
 
 namespace tightwire::cuda {
 
@@ -41,6 +42,8 @@ class Session::State {
   std::vector<float> sender_residual(ParameterId id);
   std::vector<float> owner_residual(BucketId id);
   std::string description() const;
+  std::string transport() const;
+  std::uint64_t staged_bytes() const noexcept;
   std::vector<std::byte> save();
   void restore(std::span<const std::span<const std::byte>> states, bool own_only);
 
@@ -64,15 +67,21 @@ class Session::State {
   enum class Stage { idle, encoded, exchanged };
   struct OnDevice {
     std::optional<detail::BucketExchange> exchange;
-    std::optional<detail::RandomExchange> drawn;  ///< of elements that are drawn; exchanged second
+    detail::SparseExchange* chosen = nullptr;     ///< of the largest elements, the bucket's; exchanged second
+    std::optional<detail::RandomExchange> drawn;  ///< of elements that are drawn; exchanged last
     detail::Event ready, encoded, done;
     Stage stage = Stage::idle;
     bool waited = true;                ///< some stream waits for its end
     bool used = false;                 ///< `done` stands for a reduction
+    bool on_its_way = false;           ///< what comes before the largest elements is on the stream
+    TimePoint progressed;              ///< of the largest elements
     std::uint64_t nonfinite_seen = 0;  ///< of the reports
+    std::uint64_t nonfinite_chosen = 0;
     std::string name;
     std::vector<const void*> checked;  ///< pointers that are known to be of the device, by parameter
-    std::uint64_t nonfinite() const { return exchange->report().nonfinite + (drawn ? drawn->report().nonfinite : 0); }
+    std::uint64_t nonfinite() const {
+      return exchange->report().nonfinite + nonfinite_chosen + (drawn ? drawn->report().nonfinite : 0);
+    }
     explicit OnDevice(int rank) : ready(rank), encoded(rank), done(rank) {}
   };
   using Clock = tightwire::Clock;
@@ -89,10 +98,12 @@ class Session::State {
   static std::vector<std::shared_ptr<const Coder>> loaded(std::vector<std::shared_ptr<const Coder>> coders);
   void require_same(const Coder& coder, const PlannedParameter& planned) const;
   void make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames);
+  void make_exchange_of_chosen(const Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity, float divisor);
   void prepare(std::uint64_t fingerprint);
   ReductionInput open(Bucket& bucket, BucketPart& part);
   void open_shards(Bucket& bucket, const Residual& residual) const;
-  void issue();
+  void issue(const OnDevice* until = nullptr);
+  bool exchange_chosen(OnDevice& bucket, bool waits);
   void check();
   void check(OnDevice& bucket);
   void check_report(const OnDevice& bucket, const detail::Report& report);
@@ -100,6 +111,7 @@ class Session::State {
   void end_step(bool keep);
   std::vector<float> copy_of(ErrorMemory::Region region);
   void wait_for_streams();
+  void end() noexcept;
   void give_up(const char* reason) noexcept;
   /// An error of the device, of the transport or of a peer closes the Session.
   template <class Call>
@@ -127,6 +139,7 @@ class Session::State {
   bool sealed_ = false;
   std::unique_ptr<detail::HostMessages> host_;
   std::unique_ptr<detail::OwnStream> encodes_, exchanges_;
+  std::unique_ptr<detail::HostMessages> frames_of_chosen_;  ///< on the stream of exchanges
   detail::Memory residuals_, frames_, reports_;
   std::deque<OnDevice> on_device_;
 };

@@ -21,7 +21,8 @@ class Session;
 /// A reduction that was started.
 class Handle {
  public:
-  /// Work that is put on the stream from now on comes after the reduction. Does not block the host. May be called for
+  /// Work that is put on the stream from now on comes after the reduction. Does not block the host, but see Session for
+  /// top-k. May be called for
   /// several streams, until the bucket is started again. Throws Error(invalid_argument) after that, and for a bucket
   /// that waits for one of a lower number, which was not started; Error(unsupported) while the stream is captured into
   /// a CUDA graph; and what closed the Session.
@@ -52,14 +53,19 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// `seal`, `synchronize`, `save`, `restore`, and `commit` under a policy of non-finite elements that has to know
 /// whether there were any.
 ///
+/// Top-k is an exception. Kernels add the residual and choose, and write what comes out; but what was chosen, and no
+/// other element, is brought to the host, which writes frames of it and sums those of all ranks, since only then their
+/// sizes are known. So `wait` (and `all_reduce`, `run`) for a bucket that holds such a parameter, or comes after one,
+/// blocks until the last round of it has ended, no longer than the timeout without progress. `start` does not.
+///
 /// `all_reduce`, `start` and `wait` refuse a stream that is captured. Other streams may be, by any thread.
 ///
 /// Every step starts buckets alike on every rank: all of them in turn, from the first on. One thread at a time may call
 /// it, except that one may wait for handles while another one starts further buckets. Errors of the device and of peers
 /// are found late: by the first call after they happened, by `synchronize` at the latest. They close the Session.
 ///
-/// Not on devices: top-k, PowerSgd, momentum correction, hierarchies, and capture into a CUDA graph (steps
-/// differ in more than their data). Asking for them throws Error(unsupported).
+/// Not on devices: PowerSgd, momentum correction, hierarchies, top-k with a sampled threshold, and capture into a CUDA
+/// graph (steps differ in more than their data). Asking for them throws Error(unsupported).
 class Session {
  public:
   /// Works on the transport's device. Throws Error(invalid_argument) without a transport or for options that make no
@@ -118,8 +124,8 @@ class Session {
   const BucketPlan& bucket_plan(BucketId id) const;
   std::uint64_t steps() const noexcept;
 
-  /// Of all reductions that were started. Bytes and calls; non-finite elements of those that `synchronize` or `commit`
-  /// waited for. No times: work goes on behind the host's back.
+  /// Of all reductions that were started; bytes of top-k once they were sent. Bytes and calls; non-finite elements of
+  /// those that `synchronize` or `commit` waited for. No times: work goes on behind the host's back.
   const Statistics& total() const noexcept;
   /// Memory for residuals, and for frames, in bytes of the device.
   std::size_t residual_bytes() const noexcept;
@@ -130,9 +136,11 @@ class Session {
 
   /// What is in force, as in tightwire::Session.
   std::string description() const;
-  /// The transport's: whether bytes go from device to device, or are staged through pinned memory of the host.
+  /// The transport's: whether bytes go from device to device, or are staged through pinned memory of the host. Says so
+  /// where chosen elements (top-k) go through the host.
   std::string transport() const;
-  /// Bytes that rounds so far have put through memory of the host, those of `seal` among them; 0 where none do.
+  /// Bytes that rounds so far have put through memory of the host, those of `seal` among them, and those of what was
+  /// chosen (top-k) and of what came out of it; 0 where there are none.
   std::uint64_t staged_bytes() const noexcept;
 
  private:

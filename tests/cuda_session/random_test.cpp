@@ -5,12 +5,10 @@
 #include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
 
-#include "device_steps.hpp"
+#include "same_story.hpp"
 
 namespace tightwire::testing {
 namespace {
-
-constexpr int kSteps = 4;
 
 Model drawn_model(bool feedback) {
   const std::string more = feedback ? "" : ",without-feedback";
@@ -27,12 +25,6 @@ Model drawn_model(bool feedback) {
   return model;
 }
 
-struct Story {
-  std::vector<std::byte> bytes;
-  std::vector<std::vector<float>> residuals;
-  std::vector<bool> kept;
-  std::uint64_t sent = 0, received = 0, gradient = 0, nonfinite = 0, calls = 0;
-};
 /// Steps with numbers that are not finite in the second, which is rolled back; and at the end such that the mean of
 /// what was kept is more than fp16 can hold.
 void fill(Gradients& gradients, int rank, int step) {
@@ -44,90 +36,13 @@ void fill(Gradients& gradients, int rank, int step) {
   if (step >= 2)
     for (std::size_t i = 0; i < 900; ++i) gradients.set(3, i, 65'000.0f);
 }
-template <class S, class Reduce>
-Story tell(S& session, const Model& model, const Reduce& reduce) {
-  Gradients gradients(model);
-  Story story;
-  for (int step = 0; step < kSteps; ++step) {
-    fill(gradients, session.rank(), step);
-    reduce(gradients);
-    EXPECT_TRUE(gradients.guards_intact());
-    if (step == 1 && session.residual_bytes() != 0)
-      session.rollback();
-    else
-      story.kept.push_back(session.commit());
-    const auto bytes = gradients.bytes();
-    story.bytes.insert(story.bytes.end(), bytes.begin(), bytes.end());
-  }
-  for (ParameterId id = 0; id < model.size(); ++id) {
-    const auto residual = session.sender_residual(id);
-    story.residuals.emplace_back(residual.begin(), residual.end());
-  }
-  const auto& total = session.total();
-  story.sent = total.sent_bytes;
-  story.received = total.received_bytes;
-  story.gradient = total.gradient_bytes;
-  story.nonfinite = total.nonfinite;
-  story.calls = total.calls;
-  return story;
-}
-
-void expect_same(const Story& device, const Story& host) {
-  EXPECT_TRUE(device.bytes == host.bytes);
-  EXPECT_EQ(device.residuals, host.residuals);
-  EXPECT_EQ(device.kept, host.kept);
-  EXPECT_EQ(device.sent, host.sent);
-  EXPECT_EQ(device.received, host.received);
-  EXPECT_EQ(device.gradient, host.gradient);
-  EXPECT_EQ(device.nonfinite, host.nonfinite);
-  EXPECT_NE(host.nonfinite, 0u);
-  EXPECT_EQ(device.calls, host.calls);
-}
-
-/// What is asked for in one comparison.
-struct Case {
-  int ranks;
-  Algorithm algorithm;
-  bool feedback, rollback;
-  std::size_t schedule;
-};
 
 TEST_F(CudaSession, DrawnElementsAsOnHosts) {
-  for (const Case& it : {Case{1, Algorithm::two_shot, true, true, 0}, Case{2, Algorithm::two_shot, true, true, 2},
-                         Case{3, Algorithm::two_shot, true, true, 1}, Case{2, Algorithm::one_shot, true, true, 3},
-                         Case{2, Algorithm::two_shot, false, true, 0}}) {
+  for (const Case& it :
+       {Case{.ranks = 1}, Case{.ranks = 2, .schedule = 2}, Case{.ranks = 3, .schedule = 1},
+        Case{.ranks = 2, .algorithm = Algorithm::one_shot, .schedule = 3}, Case{.ranks = 2, .feedback = false}}) {
     if (it.ranks > most_ranks()) break;
-    SCOPED_TRACE(std::to_string(it.ranks) + " ranks, " + to_string(it.algorithm));
-    const Model model = drawn_model(it.feedback);
-    SessionOptions options;
-    options.plan.algorithm = it.algorithm;
-    options.error_feedback = it.feedback;
-    options.rollback = it.rollback;
-    options.seed = 11;
-    std::vector<Story> hosts(static_cast<std::size_t>(it.ranks)), devices(hosts);
-    SessionOptions on_hosts = options;
-    on_hosts.plan.share_elements = 1 << 20;  // a single chunk, as on devices
-    run_all(it.ranks, [&](const std::shared_ptr<Transport>& transport) {
-      const auto session = sealed_session(transport, model, on_hosts);
-      hosts[static_cast<std::size_t>(transport->rank())] =
-          tell(*session, model, [&](Gradients& gradients) { session->all_reduce(gradients.pointers()); });
-    });
-    use_schedule(it.schedule % schedules().size());
-    run_all_devices(it.ranks, [&](const std::shared_ptr<cuda::Transport>& transport) {
-      const auto session = sealed_device_session(transport, model, options);
-      DeviceGradients on_device(model);
-      const TestStream stream;
-      devices[static_cast<std::size_t>(transport->rank())] = tell(*session, model, [&](Gradients& gradients) {
-        on_device.upload(gradients, stream);
-        session->all_reduce(on_device.pointers(), stream);
-        on_device.download(gradients, stream);
-        session->synchronize();
-      });
-    });
-    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-      SCOPED_TRACE("rank " + std::to_string(rank));
-      expect_same(devices[rank], hosts[rank]);
-    }
+    EXPECT_NE(expect_same_as_on_hosts(it, drawn_model(it.feedback), fill), 0u);
   }
 }
 

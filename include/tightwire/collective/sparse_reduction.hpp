@@ -10,10 +10,11 @@
 
 #include <tightwire/collective/reduction.hpp>
 #include <tightwire/host/nonfinite.hpp>
+#include <tightwire/sparse/announcement.hpp>
 #include <tightwire/sparse/contribution.hpp>
 #include <tightwire/sparse/frame_slot.hpp>
+#include <tightwire/sparse/piece_sums.hpp>
 #include <tightwire/sparse/plan.hpp>
-#include <tightwire/sparse/range_sum.hpp>
 #include <tightwire/workspace.hpp>
 
 namespace tightwire {
@@ -31,7 +32,6 @@ namespace tightwire {
 ///
 /// one_shot: what we chose goes to everyone, and all compute the same sums.
 ///
-/// A frame follows an announcement, a header without payload whose last field is the payload's size to come.
 class SparseReduction final : public Reduction {
  public:
   /// The plan must outlive it.
@@ -40,14 +40,12 @@ class SparseReduction final : public Reduction {
       : transport_(transport),
         plan_(plan),
         identity_(identity),
-        divisor_(divisor),
         me_(static_cast<std::size_t>(transport.rank())),
         ranks_(static_cast<std::size_t>(transport.size())),
         ranges_(plan.elements(), two_shot() ? ranks_ : 1),
         contribution_(plan, momentum),
         pieces_(two_shot() ? ranks_ : 1),
-        received_(ranks_),
-        rest_(ranks_),
+        sums_(plan, divisor),
         contributions_(ranks_),
         results_(ranks_),
         sends_(2 * ranks_) {
@@ -113,14 +111,24 @@ class SparseReduction final : public Reduction {
     if (ranges_.end_step(keep)) cut_pieces();
   }
   void save(state::Records& records) const override {
-    if (two_shot()) records.add(state::Kind::ranges, identity_.bucket, 0, std::span(ranges_.committed()));
+    if (two_shot()) ranges_.save(records, identity_.bucket);
   }
   void restore(std::span<const state::Record> records, bool same_ranks) override {
-    const state::Record* record = state::find(records, state::Kind::ranges, identity_.bucket);
-    if (!two_shot() || !same_ranks || record == nullptr) return;
-    std::vector<std::size_t> cuts(record->bytes.size() / sizeof(std::size_t));
-    std::memcpy(cuts.data(), record->bytes.data(), cuts.size() * sizeof(std::size_t));
-    if (!cuts.empty() && ranges_.restore(cuts)) cut_pieces();
+    if (two_shot() && same_ranks && ranges_.restore(records, identity_.bucket)) cut_pieces();
+  }
+
+  // For the sums.
+
+  /// Writes an element of a gradient, and returns what its buffer holds of it.
+  float put(const sparse::Piece& piece, std::size_t index, float x) {
+    const ElementType type = plan_.parameters[piece.parameter].type;
+    std::byte* at = static_cast<std::byte*>(input_.data[piece.parameter]) + (piece.begin + index) * element_bytes(type);
+    host::narrow(host::Level::baseline, type, &x, 1, at);
+    if (two_shot()) ranges_.count(plan_.starts[piece.parameter] + piece.begin + index);
+    return host::rounded(type, x);
+  }
+  void give_back(const sparse::Piece& piece, std::size_t index, float lost) const {
+    if (const Residual& residual = input_.senders[piece.parameter]) residual.after[piece.begin + index] += lost;
   }
 
  private:
@@ -134,7 +142,7 @@ class SparseReduction final : public Reduction {
     std::size_t payload_bytes = 0;
   };
 
-  static constexpr std::size_t kAnnouncement = 0, kFrame = 1;  ///< in place of the number of a chunk
+  static constexpr std::size_t kAnnouncement = sparse::kAnnouncement, kFrame = sparse::kFrame;
 
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   /// The part of the line that belongs to a rank, in one_shot all of it to everyone.
@@ -158,13 +166,6 @@ class SparseReduction final : public Reduction {
     headers_ = memory_.data();
     std::byte* at = headers_ + headers;
     for (std::size_t i = 0; i < outgoing + incoming; ++i, at += stride) slots_.emplace_back(transport_, at, stride);
-    for (const sparse::PlannedSparse& p : plan_.parameters) {
-      const std::size_t chosen = p.settings.chosen(p.count, 0), most = std::min(p.count, 2 * chosen + 64);
-      for (sparse::Entries& entries : received_) entries.reserve(most);
-      sums_.reserve(std::min(p.count, ranks_ * most));
-      decoded_.reserve(std::min(p.count, ranks_ * most));
-      largest_.reserve(std::min(p.count, ranks_ * most));
-    }
   }
 
   // Places of frames and announcements: contributions out, the result out, contributions in, results in.
@@ -230,9 +231,7 @@ class SparseReduction final : public Reduction {
     header.payload_bytes = payload_bytes;
     header.nonfinite = nonfinite;
     frame::seal(transport_, slots_[slot].data(), header);
-    header = identity_.header(input_, kind, me_, kAnnouncement);
-    header.nonfinite = payload_bytes;
-    frame::seal(transport_, announcement(slot), header);
+    sparse::announce(transport_, announcement(slot), identity_.header(input_, kind, me_, kAnnouncement), payload_bytes);
   }
   void send(FrameKind kind, std::size_t to) {
     const std::size_t slot = out(kind, to);
@@ -248,13 +247,6 @@ class SparseReduction final : public Reduction {
     statistics_.sent_bytes += sizeof header + bytes;
   }
 
-  std::size_t most_payload_bytes(std::size_t owner) const {
-    std::size_t bytes = 0;
-    for (const sparse::Piece& piece : pieces(owner))
-      bytes += sparse::largest_section(*plan_.parameters[piece.parameter].settings.values, piece.count);
-    return bytes;
-  }
-
   bool receive(Incoming& incoming, FrameKind kind, std::size_t peer) {
     using State = Incoming::State;
     if (incoming.state != State::announcement && incoming.state != State::frame) return false;
@@ -263,12 +255,8 @@ class SparseReduction final : public Reduction {
     const std::size_t slot = in(kind, peer);
     FrameHeader expected = identity_.header(input_, kind, peer, kAnnouncement);
     if (incoming.state == State::announcement) {
-      const std::uint64_t bytes = frame::check(transport_, announcement(slot), expected).nonfinite;
-      const std::size_t most = most_payload_bytes(kind == FrameKind::result ? peer : me_);
-      if (bytes > most)
-        frame::refuse(Errc::corrupt, expected.sender,
-                      "announces a payload of " + std::to_string(bytes) + " bytes, more than the " +
-                          std::to_string(most) + " its elements can take");
+      const std::size_t bytes = sparse::announced_bytes(transport_, announcement(slot), expected, plan_,
+                                                        pieces(kind == FrameKind::result ? peer : me_));
       slots_[slot].reserve(sizeof(FrameHeader) + bytes);
       incoming.payload_bytes = bytes;
       incoming.state = State::frame;
@@ -307,34 +295,10 @@ class SparseReduction final : public Reduction {
       FrameHeader header;
       std::memcpy(&header, slots_[slot].data(), sizeof header);
       if (rank == me_) nonfinite_ += header.nonfinite;
-      rest_[rank] = {slots_[slot].payload(), header.payload_bytes};
+      sums_.open(rank, {slots_[slot].payload(), header.payload_bytes});
       contributions_[rank].state = Incoming::State::none;
     }
   }
-  void read(std::size_t sender, const sparse::Piece& piece, std::span<const std::byte>& rest,
-            sparse::Entries& entries) const {
-    try {
-      sparse::read_section(*plan_.parameters[piece.parameter].settings.values, rest, piece.count, entries);
-    } catch (const Error& error) {
-      frame::refuse(error.code(), static_cast<std::uint32_t>(sender), error.what());
-    }
-  }
-  void require_read_up(std::size_t sender, std::span<const std::byte> rest) const {
-    if (!rest.empty())
-      frame::refuse(Errc::corrupt, static_cast<std::uint32_t>(sender),
-                    std::to_string(rest.size()) + " bytes behind its last section");
-  }
-  /// The sums of a piece over all ranks, in `sums_`. Returns how many entries they were made of.
-  std::size_t add_up(const sparse::Piece& piece) {
-    std::size_t entries = 0;
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      read(rank, piece, rest_[rank], received_[rank]);
-      entries += received_[rank].size();
-    }
-    range_sum_.add_up(received_, piece.count, sums_);
-    return entries;
-  }
-
   /// two_shot, stages 2 and 3 for the range we own.
   void combine() {
     if (!owns(me_)) return;
@@ -342,81 +306,18 @@ class SparseReduction final : public Reduction {
       const detail::Work work(statistics_.combine_seconds);
       open_contributions();
       sparse::FrameSlot& frame = slots_[out(FrameKind::result, me_)];
-      std::size_t at = 0;
-      for (const sparse::Piece& piece : pieces(me_)) {
-        const std::size_t entries = add_up(piece);
-        if (plan_.parameters[piece.parameter].settings.reselect) reselect(piece, (entries + ranks_ - 1) / ranks_);
-        at += write_result(piece, frame, at);
-      }
-      for (std::size_t rank = 0; rank < ranks_; ++rank) require_read_up(rank, rest_[rank]);
+      const std::size_t at = sums_.combine(pieces(me_), frame, *this);
+      nonfinite_ += sums_.take_nonfinite();
       statistics_.nonfinite += nonfinite_;
       seal(FrameKind::result, me_, at, std::exchange(nonfinite_, 0));
     }
     for (std::size_t i = 1; i < ranks_; ++i) send(FrameKind::result, (me_ + i) % ranks_);
   }
 
-  /// Keeps the largest sums; our residual gets the others.
-  void reselect(const sparse::Piece& piece, std::size_t most) {
-    if (sums_.size() <= most) return;
-    largest_.keep({sums_.values.data(), sums_.indices.data(), sums_.size()}, most, 0,
-                  [&](std::uint32_t index, float x) { give_back(piece, index, x); });
-    sums_.resize(most);
-  }
-  /// What the sum lost is ours to send again.
-  void give_back(const sparse::Piece& piece, std::size_t index, float lost) const {
-    const Residual residual = advanced(input_.senders[piece.parameter], piece.begin);
-    if (residual && std::isfinite(lost)) residual.after[index] += lost;
-  }
-
-  /// The mean of the kept sums, into the result's frame and into our own buffer. Returns the bytes of the section.
-  std::size_t write_result(const sparse::Piece& piece, sparse::FrameSlot& frame, std::size_t at) {
-    const sparse::PlannedSparse& parameter = plan_.parameters[piece.parameter];
-    const Coder& coder = *parameter.settings.values;
-    sparse::SectionSize size = sparse::section_size(coder, sums_.indices, piece.count);
-    if (size.form == sparse::IndexForm::all) fill_up(piece.count);
-    for (float& x : sums_.values) x /= divisor_;
-    frame.reserve(sizeof(FrameHeader) + at + size.bytes, sizeof(FrameHeader) + at);
-    std::byte* wire = sparse::write_head(size.form, sums_.indices, piece.count, frame.payload() + at);
-    const std::size_t count = sums_.size();
-    if (count == 0) return size.bytes;
-    nonfinite_ +=
-        coder.encode(ElementType::f32, {.data = sums_.values.data(), .residual = {}, .count = count, .wire = wire});
-    decoded_.resize(count);
-    coder.decode(ElementType::f32, {.wire = wire, .count = count, .out = decoded_.data()});
-    const bool loses = !coder.lossless(ElementType::f32) || parameter.type != ElementType::f32;
-    for (std::size_t i = 0; i < count; ++i) {
-      const float value = put(piece, sums_.indices[i], decoded_[i]);
-      if (std::isfinite(decoded_[i]) && !std::isfinite(value)) ++nonfinite_;  // too large for the buffer
-      if (loses && std::isfinite(value)) give_back(piece, sums_.indices[i], (sums_.values[i] - value) * divisor_);
-    }
-    return size.bytes;
-  }
-  /// An entry for every element: nothing where there was none.
-  void fill_up(std::size_t elements) {
-    full_.resize(elements);
-    std::fill(full_.values.begin(), full_.values.end(), 0.0f);
-    for (std::size_t i = 0; i < elements; ++i) full_.indices[i] = static_cast<std::uint32_t>(i);
-    for (std::size_t i = 0; i < sums_.size(); ++i) full_.values[sums_.indices[i]] = sums_.values[i];
-    std::swap(full_, sums_);
-  }
-
-  /// Writes an element of a gradient, and returns what its buffer holds of it.
-  float put(const sparse::Piece& piece, std::size_t index, float x) {
-    const ElementType type = plan_.parameters[piece.parameter].type;
-    std::byte* at = static_cast<std::byte*>(input_.data[piece.parameter]) + (piece.begin + index) * element_bytes(type);
-    host::narrow(host::Level::baseline, type, &x, 1, at);
-    if (two_shot()) ranges_.count(plan_.starts[piece.parameter] + piece.begin + index);
-    return host::rounded(type, x);
-  }
-
   void scatter(std::size_t owner) {
     const detail::Work work(statistics_.decode_seconds);
-    std::span<const std::byte> rest{slots_[in(FrameKind::result, owner)].payload(), results_[owner].payload_bytes};
-    for (const sparse::Piece& piece : pieces(owner)) {
-      read(owner, piece, rest, sums_);
-      for (std::size_t i = 0; i < sums_.size(); ++i) put(piece, sums_.indices[i], sums_.values[i]);
-    }
-    require_read_up(owner, rest);
+    sums_.scatter(owner, pieces(owner), {slots_[in(FrameKind::result, owner)].payload(), results_[owner].payload_bytes},
+                  *this);
     results_[owner].state = Incoming::State::none;
   }
 
@@ -424,32 +325,19 @@ class SparseReduction final : public Reduction {
   void sum() {
     const detail::Work work(statistics_.combine_seconds);
     open_contributions();
-    for (const sparse::Piece& piece : pieces(me_)) {
-      add_up(piece);
-      for (std::size_t i = 0; i < sums_.size(); ++i) {
-        const float x = sums_.values[i] / divisor_;
-        if (!std::isfinite(put(piece, sums_.indices[i], x))) ++nonfinite_;
-      }
-    }
-    for (std::size_t rank = 0; rank < ranks_; ++rank) require_read_up(rank, rest_[rank]);
-    statistics_.nonfinite += std::exchange(nonfinite_, 0);
+    sums_.sum(pieces(me_), *this);
+    statistics_.nonfinite += std::exchange(nonfinite_, 0) + sums_.take_nonfinite();
   }
 
   Transport& transport_;
   const sparse::Plan& plan_;
   FrameIdentity identity_;
-  float divisor_;
   std::size_t me_;
   std::size_t ranks_;
   sparse::Ranges ranges_;
   sparse::Contribution contribution_;
   std::vector<std::vector<sparse::Piece>> pieces_;  ///< by owner
-  sparse::RangeSum range_sum_;
-  sparse::Largest largest_;
-  std::vector<sparse::Entries> received_;  ///< by rank, of the piece that is being summed
-  std::vector<std::span<const std::byte>> rest_;
-  sparse::Entries sums_, full_;
-  std::vector<float> decoded_;
+  sparse::PieceSums<SparseReduction> sums_;
   std::vector<Incoming> contributions_, results_;
   std::vector<Ticket> sends_;  ///< [contribution | result][peer]
   Workspace memory_;

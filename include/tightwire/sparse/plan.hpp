@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include <tightwire/plan.hpp>
 #include <tightwire/sparse/section.hpp>
 #include <tightwire/sparse/settings.hpp>
+#include <tightwire/state.hpp>
 
 namespace tightwire::sparse {
 
@@ -146,7 +149,6 @@ class Ranges {
     return changes;
   }
 
-  const std::vector<std::size_t>& committed() const { return committed_; }
   /// Takes up what was committed elsewhere, if it divides as many elements among as many ranks. Returns whether it did.
   bool restore(const std::vector<std::size_t>& cuts) {
     if (cuts.size() != cuts_.size() || cuts.front() != 0 || cuts.back() != elements_ ||
@@ -154,6 +156,17 @@ class Ranges {
       return false;
     cuts_ = committed_ = cuts;
     return true;
+  }
+  /// The same of a saved state's record of a bucket.
+  void save(state::Records& records, std::uint32_t bucket) const {
+    records.add(state::Kind::ranges, bucket, 0, std::span(committed_));
+  }
+  bool restore(std::span<const state::Record> records, std::uint32_t bucket) {
+    const state::Record* record = state::find(records, state::Kind::ranges, bucket);
+    if (record == nullptr) return false;
+    std::vector<std::size_t> cuts(record->bytes.size() / sizeof(std::size_t));
+    std::memcpy(cuts.data(), record->bytes.data(), cuts.size() * sizeof(std::size_t));
+    return !cuts.empty() && restore(cuts);
   }
 
  private:

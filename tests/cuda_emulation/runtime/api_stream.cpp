@@ -87,6 +87,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (spoils_capture()) return capture_spoiled("cudaEventQuery");
+  if (!event->done()) let_work_go_on();
   return noted(event->done() ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {

@@ -181,6 +181,7 @@ cudaError_t synchronize_device() {
       },
       "cudaDeviceSynchronize");
 }
+void let_work_go_on() { step_any(); }
 bool idle(cudaStream_t where) {
   step_any();
   const CUstream_st& stream = resolve(where);

@@ -14,6 +14,8 @@ void enqueue(cudaStream_t stream, std::string name, std::function<bool()> run);
 cudaError_t wait_until(const std::function<bool()>& condition, const std::string& what);
 cudaError_t synchronize(cudaStream_t stream);
 cudaError_t synchronize_device();
+/// One piece of work is done, if any can be: who asks again and again sees the end, as of a device.
+void let_work_go_on();
 bool idle(cudaStream_t stream);
 
 /// Work that is put on a stream that is captured goes into a graph, which is of that stream alone.

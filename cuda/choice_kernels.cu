@@ -1,0 +1,308 @@
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include <tightwire/cuda/access.cuh>
+#include <tightwire/cuda/error.cuh>
+
+#include "choice_kernels.hpp"
+
+namespace tightwire::cuda::detail {
+namespace {
+
+constexpr unsigned kChoiceThreads = 256;
+constexpr unsigned kWarps = kChoiceThreads / 32, kRounds = kChoiceTile / kChoiceThreads;
+constexpr unsigned kTilesPerBlock = 8;  // of passes, so that fewer bins are added up in memory
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ float buffered(const std::byte* data, ElementType type, std::uint64_t i) {
+  return type == ElementType::f32 ? tightwire::detail::from_bits(load_any<std::uint32_t>(data + 4 * i))
+                                  : widened(type, load_any<std::uint16_t>(data + 2 * i));
+}
+__device__ std::uint32_t magnitude_of(float x) {
+  return tightwire::detail::to_bits(x) & tightwire::detail::kMagnitudeMask;
+}
+/// What an element is in the residual as if the step had not happened; 0 where that is overwritten.
+__device__ float as_before(const float* before, const float* after, std::uint64_t i) {
+  return before == after ? 0.0f : before[i];
+}
+/// The sum of gradient and residual, once the latter was added.
+__device__ float sum_of(const ChoiceSource& source, std::uint64_t i) {
+  return source.after != nullptr ? source.after[i] : one_nan(buffered(source.data, source.type, i));
+}
+__device__ float added(const ChoiceSource& source, std::uint64_t i) {
+  float x = buffered(source.data, source.type, i);
+  if (source.before != nullptr) x += source.before[i];
+  x = one_nan(x);
+  if (source.after != nullptr) source.after[i] = x;
+  return x;
+}
+
+__global__ void add_chosen_kernel(const __grid_constant__ ChoiceSource source) {
+  const std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < source.count) added(source, i);
+}
+
+struct Pass {
+  ChoiceSource source;
+  std::uint32_t shift;
+  bool first;
+};
+__global__ void count_chosen_kernel(const __grid_constant__ Pass pass) {
+  __shared__ std::uint32_t bins[kChoiceBins];
+  for (unsigned bin = threadIdx.x; bin < kChoiceBins; bin += kChoiceThreads) bins[bin] = 0;
+  __syncthreads();
+  const ChoiceSource& source = pass.source;
+  const std::uint32_t digits = pass.first ? 0 : source.group.state->digits;
+  // The first pass has no digits before; the last one has 9 bits, of which the two above them are known.
+  const std::uint32_t known = pass.first ? 31 : pass.shift == 0 ? 9 : 20;
+  const std::uint64_t begin = std::uint64_t{blockIdx.x} * (kTilesPerBlock * kChoiceTile);
+  const std::uint64_t most = begin + kTilesPerBlock * kChoiceTile;
+  const std::uint64_t end = most < source.count ? most : source.count;
+#pragma unroll 1
+  for (std::uint64_t i = begin + threadIdx.x; i < end; i += kChoiceThreads) {
+    const std::uint32_t key = magnitude_of(pass.first ? added(source, i) : sum_of(source, i));
+    if (key >> known == digits >> known) atomicAdd(&bins[(key >> pass.shift) % kChoiceBins], 1u);
+  }
+  __syncthreads();
+  for (unsigned bin = threadIdx.x; bin < kChoiceBins; bin += kChoiceThreads)
+    if (bins[bin] != 0) atomicAdd(&source.group.bins[bin], bins[bin]);
+}
+
+struct Pick {
+  ChoiceGroup group;
+  std::uint32_t k;
+  std::uint32_t shift;
+  bool first;
+};
+/// Bins from the largest on, until there are k elements in them: each thread knows how many there are in a few.
+__global__ void pick_chosen_kernel(const __grid_constant__ Pick pick) {
+  constexpr unsigned kBinsPerThread = kChoiceBins / kChoiceThreads;
+  __shared__ std::uint32_t sums[kChoiceThreads];
+  std::uint32_t* const bins = pick.group.bins;
+  const unsigned last = kChoiceBins - threadIdx.x * kBinsPerThread;
+  std::uint32_t mine = 0;
+  for (unsigned bin = last - kBinsPerThread; bin < last; ++bin) mine += bins[bin];
+  sums[threadIdx.x] = mine;
+  __syncthreads();
+  ChoiceState& state = *pick.group.state;
+  if (threadIdx.x == 0) {
+    if (pick.first) state = {0, pick.k, 0, 0};
+    std::uint32_t left = state.left;
+    unsigned thread = 0;
+    for (; sums[thread] < left; ++thread) left -= sums[thread];
+    unsigned bin = kChoiceBins - thread * kBinsPerThread - 1;
+    for (; bins[bin] < left; --bin) left -= bins[bin];
+    state.digits |= bin << pick.shift;
+    state.left = left;
+  }
+  __syncthreads();
+  for (unsigned bin = threadIdx.x; bin < kChoiceBins; bin += kChoiceThreads) bins[bin] = 0;
+}
+
+/// Zeros are never chosen: none is above a magnitude, and of a k-th that is zero there are no equals.
+struct Threshold {
+  std::uint32_t key, equals;
+  __device__ explicit Threshold(const ChoiceState& state)
+      : key(state.digits), equals(state.digits != 0 ? state.left : 0) {}
+  __device__ bool equal(std::uint32_t k) const { return equals != 0 && k == key; }
+};
+
+__global__ void tile_chosen_kernel(const __grid_constant__ ChoiceSource source) {
+  __shared__ std::uint32_t above, equal;
+  if (threadIdx.x == 0) above = equal = 0;
+  __syncthreads();
+  const Threshold threshold(*source.group.state);
+  const std::uint64_t begin = std::uint64_t{blockIdx.x} * kChoiceTile + threadIdx.x;
+  std::uint32_t my_above = 0, my_equal = 0;
+#pragma unroll 1
+  for (unsigned round = 0; round < kRounds; ++round) {
+    const std::uint64_t i = begin + round * kChoiceThreads;
+    const std::uint32_t key = i < source.count ? magnitude_of(sum_of(source, i)) : 0;
+    my_above += key > threshold.key ? 1 : 0;
+    my_equal += threshold.equal(key) ? 1 : 0;
+  }
+  if (my_above != 0) atomicAdd(&above, my_above);
+  if (my_equal != 0) atomicAdd(&equal, my_equal);
+  __syncthreads();
+  if (threadIdx.x == 0) source.group.tiles[source.first_tile + blockIdx.x] = {above, equal};
+}
+
+struct Tiles {
+  ChoiceGroup group;
+  std::uint32_t count;
+};
+__global__ void sum_chosen_kernel(const __grid_constant__ Tiles tiles) {
+  __shared__ TileCount sums[kChoiceThreads];
+  const std::uint32_t each = (tiles.count + kChoiceThreads - 1) / kChoiceThreads;
+  const std::uint32_t begin = each * threadIdx.x;
+  const std::uint32_t end = begin + each < tiles.count ? begin + each : tiles.count;
+  TileCount mine{0, 0};
+  for (std::uint32_t tile = begin; tile < end; ++tile) {
+    mine.above += tiles.group.tiles[tile].above;
+    mine.equal += tiles.group.tiles[tile].equal;
+  }
+  sums[threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    TileCount before{0, 0};
+    for (unsigned thread = 0; thread < kChoiceThreads; ++thread) {
+      const TileCount here = sums[thread];
+      sums[thread] = before;
+      before.above += here.above;
+      before.equal += here.equal;
+    }
+    const Threshold threshold(*tiles.group.state);
+    tiles.group.state->chosen = before.above + threshold.equals;
+  }
+  __syncthreads();
+  TileCount before = sums[threadIdx.x];
+  for (std::uint32_t tile = begin; tile < end; ++tile) {
+    const TileCount here = tiles.group.tiles[tile];
+    tiles.group.tiles[tile] = before;
+    before.above += here.above;
+    before.equal += here.equal;
+  }
+}
+
+/// Counts of rounds and warps, in the order of elements -> how many are before each. By one warp, two counts to a lane;
+/// in the lower half of a word those above, in the upper one those that are equal.
+__device__ void add_up_counts(std::uint32_t (&counts)[kRounds * kWarps]) {
+  static_assert(kRounds * kWarps == 64);
+  const unsigned lane = threadIdx.x;
+  const std::uint32_t first = counts[2 * lane], second = counts[2 * lane + 1];
+  std::uint32_t sum = first + second;
+#pragma unroll 1
+  for (unsigned distance = 1; distance < 32; distance *= 2) {
+    const std::uint32_t other = __shfl_up_sync(kAllLanes, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  counts[2 * lane] = sum - first - second;
+  counts[2 * lane + 1] = sum - second;
+}
+
+__global__ void take_chosen_kernel(const __grid_constant__ ChoiceSource source) {
+  __shared__ std::uint32_t counts[kRounds * kWarps];
+  const Threshold threshold(*source.group.state);
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const std::uint64_t begin = std::uint64_t{blockIdx.x} * kChoiceTile + threadIdx.x;
+#pragma unroll 1
+  for (unsigned round = 0; round < kRounds; ++round) {
+    const std::uint64_t i = begin + round * kChoiceThreads;
+    const std::uint32_t key = i < source.count ? magnitude_of(sum_of(source, i)) : 0;
+    const unsigned above = __ballot_sync(kAllLanes, key > threshold.key);
+    const unsigned equal = __ballot_sync(kAllLanes, threshold.equal(key));
+    if (lane == 0) counts[round * kWarps + warp] = static_cast<std::uint32_t>(__popc(above) | __popc(equal) << 16);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) add_up_counts(counts);
+  __syncthreads();
+  const TileCount before = source.group.tiles[source.first_tile + blockIdx.x];
+  const unsigned lower = (1u << lane) - 1;
+#pragma unroll 1
+  for (unsigned round = 0; round < kRounds; ++round) {
+    const std::uint64_t i = begin + round * kChoiceThreads;
+    const float x = i < source.count ? sum_of(source, i) : 0.0f;
+    const std::uint32_t key = magnitude_of(x);
+    const unsigned above = __ballot_sync(kAllLanes, key > threshold.key);
+    const unsigned equal = __ballot_sync(kAllLanes, threshold.equal(key));
+    const std::uint32_t count = counts[round * kWarps + warp];
+    const std::uint32_t rank_above = before.above + count % 65536 + static_cast<std::uint32_t>(__popc(above & lower));
+    const std::uint32_t rank_equal = before.equal + count / 65536 + static_cast<std::uint32_t>(__popc(equal & lower));
+    const bool chosen = key > threshold.key || (threshold.equal(key) && rank_equal < threshold.equals);
+    if (chosen) {
+      const std::uint32_t at = rank_above + (rank_equal < threshold.equals ? rank_equal : threshold.equals);
+      source.group.places[at] = source.first + static_cast<std::uint32_t>(i);
+      source.group.values[at] = x;
+    } else if (!is_finite(x)) {
+      atomicAdd(&source.group.state->forgotten, 1ull);
+    }
+    if (source.after != nullptr && (chosen || !is_finite(x)))
+      source.after[i] = is_finite(x) ? 0.0f : as_before(source.before, source.after, i);
+  }
+}
+
+__device__ std::uint64_t changed() { return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+
+__global__ void put_chosen_kernel(const __grid_constant__ ChangeJob job) {
+  if (changed() >= job.count) return;
+  const ElementChange change = job.changes[changed()];
+  if (job.type == ElementType::f32)
+    store_any(job.data + 4 * std::uint64_t{change.index}, change.bits);
+  else
+    store_any(job.data + 2 * std::uint64_t{change.index}, static_cast<std::uint16_t>(change.bits));
+}
+__global__ void keep_chosen_kernel(const __grid_constant__ ChangeJob job) {
+  if (changed() >= job.count) return;
+  const ElementChange change = job.changes[changed()];
+  job.after[change.index] = change.bits == kUndoneBits ? as_before(job.before, job.after, change.index)
+                                                       : tightwire::detail::from_bits(change.bits);
+}
+__global__ void back_chosen_kernel(const __grid_constant__ ChangeJob job) {
+  if (changed() >= job.count) return;
+  const ElementChange change = job.changes[changed()];
+  job.after[change.index] += tightwire::detail::from_bits(change.bits);
+}
+
+std::string text(int rank) { return "the largest elements on rank " + std::to_string(rank); }
+
+template <class Job>
+void launch(const char* what, void (*kernel)(Job), Job job, std::uint64_t blocks, int rank, Stream stream) {
+  if (blocks == 0) return;
+  void* arguments[] = {&job};
+  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
+                         dim3(kChoiceThreads), arguments, 0, stream),
+        "cudaLaunchKernel", what, text(rank));
+}
+constexpr std::uint64_t blocks_of(std::uint64_t count, std::uint64_t each) { return (count + each - 1) / each; }
+
+template <class Job>
+void load(void (*kernel)(Job), int rank) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
+        text(rank));
+}
+
+}  // namespace
+
+void load_choice_kernels(int rank) {
+  load(add_chosen_kernel, rank);
+  load(count_chosen_kernel, rank);
+  load(pick_chosen_kernel, rank);
+  load(tile_chosen_kernel, rank);
+  load(sum_chosen_kernel, rank);
+  load(take_chosen_kernel, rank);
+  load(put_chosen_kernel, rank);
+  load(keep_chosen_kernel, rank);
+  load(back_chosen_kernel, rank);
+}
+void add_residual(const ChoiceSource& source, int rank, Stream stream) {
+  launch("add_residual", add_chosen_kernel, source, blocks_of(source.count, kChoiceThreads), rank, stream);
+}
+void count_digits(const ChoiceSource& source, int pass, int rank, Stream stream) {
+  launch("count_digits", count_chosen_kernel, Pass{source, choice_shift(pass), pass == 0},
+         blocks_of(source.count, kTilesPerBlock * kChoiceTile), rank, stream);
+}
+void pick_digit(const ChoiceGroup& group, std::uint32_t k, int pass, int rank, Stream stream) {
+  launch("pick_digit", pick_chosen_kernel, Pick{group, k, choice_shift(pass), pass == 0}, 1, rank, stream);
+}
+void count_tiles(const ChoiceSource& source, int rank, Stream stream) {
+  launch("count_tiles", tile_chosen_kernel, source, blocks_of(source.count, kChoiceTile), rank, stream);
+}
+void add_up_tiles(const ChoiceGroup& group, std::uint32_t tiles, int rank, Stream stream) {
+  launch("add_up_tiles", sum_chosen_kernel, Tiles{group, tiles}, 1, rank, stream);
+}
+void take_chosen(const ChoiceSource& source, int rank, Stream stream) {
+  launch("take_chosen", take_chosen_kernel, source, blocks_of(source.count, kChoiceTile), rank, stream);
+}
+void put_elements(const ChangeJob& job, int rank, Stream stream) {
+  launch("put_elements", put_chosen_kernel, job, blocks_of(job.count, kChoiceThreads), rank, stream);
+}
+void set_residuals(const ChangeJob& job, int rank, Stream stream) {
+  launch("set_residuals", keep_chosen_kernel, job, blocks_of(job.count, kChoiceThreads), rank, stream);
+}
+void add_to_residuals(const ChangeJob& job, int rank, Stream stream) {
+  launch("add_to_residuals", back_chosen_kernel, job, blocks_of(job.count, kChoiceThreads), rank, stream);
+}
+
+}  // namespace tightwire::cuda::detail

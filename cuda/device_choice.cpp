@@ -1,0 +1,152 @@
+#include "device_choice.hpp"
+
+#include <algorithm>
+
+#include <tightwire/host/elements.hpp>
+
+#include "places.hpp"
+
+namespace tightwire::cuda::detail {
+
+DeviceChoice::DeviceChoice(const sparse::Plan& plan, int rank, std::chrono::milliseconds timeout)
+    : plan_(plan),
+      rank_(rank),
+      timeout_(timeout),
+      copies_(rank),
+      ended_(rank),
+      groups_(plan.groups.size()),
+      choices_(plan.groups.size()) {
+  take_memory();
+}
+
+/// With a warm-up the first steps choose the most.
+std::size_t DeviceChoice::most_of(const sparse::Group& group) const {
+  return plan_.parameters[group.parameters.front()].settings.chosen(group.elements, 0);
+}
+std::uint32_t DeviceChoice::tiles_of(const sparse::Group& group) const {
+  std::size_t tiles = 0;
+  for (const std::size_t p : group.parameters) tiles += (plan_.parameters[p].count + kChoiceTile - 1) / kChoiceTile;
+  return static_cast<std::uint32_t>(tiles);
+}
+
+void DeviceChoice::take_memory() {
+  const auto on_device = [&](Places places) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const sparse::Group& group = plan_.groups[g];
+      groups_[g].on_device = {.state = places.take<ChoiceState>(1),
+                              .bins = places.take<std::uint32_t>(kChoiceBins),
+                              .tiles = places.take<TileCount>(tiles_of(group)),
+                              .places = places.take<std::uint32_t>(most_of(group)),
+                              .values = places.take<float>(most_of(group))};
+    }
+    return places.bytes();
+  };
+  const auto pinned = [&](Places places) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      groups_[g].state = places.take<ChoiceState>(1);
+      groups_[g].places = places.take<std::uint32_t>(most_of(plan_.groups[g]));
+      groups_[g].values = places.take<float>(most_of(plan_.groups[g]));
+    }
+    return places.bytes();
+  };
+  on_device_ = Memory(on_device(Places(nullptr)), Memory::Kind::device, rank_);
+  pinned_ = Memory(pinned(Places(nullptr)), Memory::Kind::pinned, rank_);
+  on_device(Places(on_device_.data()));
+  pinned(Places(pinned_.data()));
+}
+
+ChoiceSource DeviceChoice::source(std::size_t p, const ChoiceGroup& group, std::uint32_t first_tile) const {
+  const sparse::PlannedSparse& parameter = plan_.parameters[p];
+  return {.group = group,
+          .data = static_cast<const std::byte*>(input_.data[p]),
+          .type = parameter.type,
+          .count = parameter.count,
+          .first = plan_.place_in_group[p],
+          .first_tile = first_tile,
+          .before = input_.senders[p].before,
+          .after = input_.senders[p].after};
+}
+
+void DeviceChoice::begin(const ReductionInput& input, Stream stream) {
+  input_ = input;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const sparse::Group& group = plan_.groups[g];
+    const SparseSettings& settings = plan_.parameters[group.parameters.front()].settings;
+    groups_[g].chosen = settings.chosen(group.elements, input.committed);
+    groups_[g].everything = groups_[g].chosen == group.elements;
+    begin(group, groups_[g], stream);
+    if (!groups_[g].everything) bring(groups_[g], stream);
+  }
+  ended_.record(stream, rank_);
+}
+
+void DeviceChoice::begin(const sparse::Group& group, const GroupMemory& memory, Stream stream) {
+  sources_.clear();
+  std::uint32_t tiles = 0;
+  for (const std::size_t p : group.parameters) {
+    sources_.push_back(source(p, memory.on_device, tiles));
+    tiles += static_cast<std::uint32_t>((plan_.parameters[p].count + kChoiceTile - 1) / kChoiceTile);
+  }
+  if (memory.everything) {
+    for (const ChoiceSource& each : sources_)
+      if (each.after != nullptr) add_residual(each, rank_, stream);
+    return;
+  }
+  for (int pass = 0; pass < kChoicePasses; ++pass) {
+    for (const ChoiceSource& each : sources_) count_digits(each, pass, rank_, stream);
+    pick_digit(memory.on_device, static_cast<std::uint32_t>(memory.chosen), pass, rank_, stream);
+  }
+  for (const ChoiceSource& each : sources_) count_tiles(each, rank_, stream);
+  add_up_tiles(memory.on_device, tiles, rank_, stream);
+  for (const ChoiceSource& each : sources_) take_chosen(each, rank_, stream);
+}
+
+void DeviceChoice::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync", rank_);
+  copied_bytes_ += bytes;
+}
+/// As much as may have been chosen: how much was is not known before.
+void DeviceChoice::bring(const GroupMemory& memory, Stream stream) {
+  copy(memory.state, memory.on_device.state, sizeof(ChoiceState), stream);
+  copy(memory.places, memory.on_device.places, memory.chosen * sizeof(std::uint32_t), stream);
+  copy(memory.values, memory.on_device.values, memory.chosen * sizeof(float), stream);
+}
+
+std::span<const sparse::Choice> DeviceChoice::read() {
+  forgotten_ = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const GroupMemory& memory = groups_[g];
+    choices_[g] = {{}, {}, memory.everything};
+    if (memory.everything) continue;
+    const std::size_t count = memory.state->chosen;
+    choices_[g].places = {memory.places, count};
+    choices_[g].values = {memory.values, count};
+    forgotten_ += memory.state->forgotten;
+  }
+  return choices_;
+}
+
+void DeviceChoice::copy_all(const sparse::Piece& piece, std::span<float> values) {
+  const Residual& residual = input_.senders[piece.parameter];
+  const ElementType type = residual ? ElementType::f32 : plan_.parameters[piece.parameter].type;
+  const std::size_t bytes = piece.count * element_bytes(type);
+  const auto* const from = residual ? reinterpret_cast<const std::byte*>(residual.after)
+                                    : static_cast<const std::byte*>(input_.data[piece.parameter]);
+  // What was too small is kept: to free it waits for the whole device.
+  if (whole_.empty() || whole_.back().size() < bytes)
+    whole_.emplace_back(bytes + bytes / 2, Memory::Kind::pinned, rank_);
+  copy(whole_.back().data(), from + piece.begin * element_bytes(type), bytes, copies_.get());
+  if (!ends_by(copies_.get(), std::chrono::steady_clock::now() + timeout_))
+    throw Error(Errc::timeout, "rank " + std::to_string(rank_) + ": a copy to the host was not done after " +
+                                   std::to_string(timeout_.count()) + " ms");
+  host::widen(host::level(), type, whole_.back().data(), piece.count, values.data());
+}
+
+void DeviceChoice::leave_memory() noexcept {
+  on_device_.leave();
+  pinned_.leave();
+  for (Memory& memory : whole_) memory.leave();
+}
+
+}  // namespace tightwire::cuda::detail

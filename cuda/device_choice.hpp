@@ -1,0 +1,73 @@
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <tightwire/collective/reduction.hpp>
+#include <tightwire/sparse/plan.hpp>
+#include <tightwire/sparse/section_writer.hpp>
+
+#include "choice_kernels.hpp"
+#include "resources.hpp"
+
+namespace tightwire::cuda::detail {
+
+/// Residual += gradient on a device, and the elements of largest magnitude brought to the host: places and values, of
+/// at most k elements. Takes memory of the current device.
+class DeviceChoice {
+ public:
+  /// The plan must live as long. `timeout`: of a copy to the host.
+  DeviceChoice(const sparse::Plan& plan, int rank, std::chrono::milliseconds timeout);
+
+  /// Puts the choice on a stream. The input stays until it was exchanged.
+  void begin(const ReductionInput& input, Stream stream);
+  /// Whether the stream has come to its end; then what was chosen may be read, until the next one begins.
+  bool ended() const { return ended_.reached(rank_); }
+  /// By group. What was chosen is taken out of the residuals, as if it arrived as it is.
+  std::span<const sparse::Choice> read();
+  /// Elements that were not finite and not chosen, and of which no trace is left. After `read`.
+  std::uint64_t forgotten() const { return forgotten_; }
+
+  /// Sums of gradient and residual, of all elements of a piece; only those that were not chosen are right. Waits for
+  /// the device. Throws Error(timeout).
+  void copy_all(const sparse::Piece& piece, std::span<float> values);
+
+  /// Bytes that came to the host so far.
+  std::uint64_t copied_bytes() const { return copied_bytes_; }
+  /// It stays, for a device that does not come to an end.
+  void leave_memory() noexcept;
+
+ private:
+  struct GroupMemory {
+    ChoiceGroup on_device;
+    ChoiceState* state;  ///< pinned, as are those below
+    std::uint32_t* places;
+    float* values;
+    std::size_t chosen;  ///< k of this use
+    bool everything;
+  };
+  std::size_t most_of(const sparse::Group& group) const;
+  std::uint32_t tiles_of(const sparse::Group& group) const;
+  void take_memory();
+  ChoiceSource source(std::size_t p, const ChoiceGroup& group, std::uint32_t first_tile) const;
+  void begin(const sparse::Group& group, const GroupMemory& memory, Stream stream);
+  void bring(const GroupMemory& memory, Stream stream);
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream);
+
+  const sparse::Plan& plan_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
+  Memory on_device_, pinned_;
+  std::vector<Memory> whole_;  ///< pinned, for pieces; the last is in use
+  OwnStream copies_;
+  Event ended_;
+  std::vector<GroupMemory> groups_;
+  std::vector<ChoiceSource> sources_;
+  std::vector<sparse::Choice> choices_;
+  std::uint64_t forgotten_ = 0, copied_bytes_ = 0;
+  ReductionInput input_{};
+};
+
+}  // namespace tightwire::cuda::detail

@@ -1,0 +1,216 @@
+// Buckets of chosen elements among others: their turns, who waits for whom, disagreement, lost ranks, states.
+#include <future>
+#include <limits>
+#include <map>
+#include <string>
+
+#include <tightwire/codec.hpp>
+
+#include "device_steps.hpp"
+#include "emulated.hpp"
+#include "unit/support/small_model.hpp"
+
+namespace tightwire::testing {
+namespace {
+
+/// Three buckets: chosen elements before, and after, what is sent in blocks.
+Model three() {
+  return {{"a", {3000}, ElementType::f32, parse_codec("topk:ratio=0.05")},
+          {"b", {900}, ElementType::bf16, parse_codec("int8")},
+          {"c", {2000}, ElementType::bf16, parse_codec("topk:ratio=0.1+int4")}};
+}
+template <class S>
+void give_each_a_bucket(S& session) {
+  for (const ParameterId id : {0u, 1u, 2u}) session.add_bucket(std::vector<ParameterId>{id});
+  session.seal();
+}
+using Bytes = std::vector<std::byte>;
+
+/// Buffers after each of three steps, on hosts.
+std::vector<Bytes> on_hosts(int ranks) {
+  const Model model = three();
+  std::vector<Bytes> results(static_cast<std::size_t>(ranks));
+  run_all(ranks, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = open_session(transport, model, two_shot());
+    give_each_a_bucket(*session);
+    Gradients gradients(model);
+    for (int step = 0; step < 3; ++step) {
+      gradients.fill_wide(Steps::seed(transport->rank(), step));
+      session->all_reduce(gradients.pointers());
+      session->commit();
+      const Bytes bytes = gradients.bytes();
+      Bytes& result = results[static_cast<std::size_t>(transport->rank())];
+      result.insert(result.end(), bytes.begin(), bytes.end());
+    }
+  });
+  return results;
+}
+
+/// Any order of starts and of waits, other ones on every rank.
+TEST(CudaSessionChosen, BucketsStartAndAreWaitedForInAnyOrder) {
+  constexpr int kRanks = 2;
+  const Model model = three();
+  const std::vector<Bytes> expected = on_hosts(kRanks);
+  constexpr BucketId kOrders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {1, 0, 2}};
+  for (const Join& join : {Join(by_nccl), Join(by_staging)}) {
+    std::vector<Bytes> results(kRanks);
+    cuda_emulation::use(cuda_emulation::kSchedules[2]);
+    run_all_devices(
+        kRanks,
+        [&](const std::shared_ptr<cuda::Transport>& transport) {
+          const auto rank = static_cast<std::size_t>(transport->rank());
+          const auto session = open_device_session(transport, model, two_shot());
+          give_each_a_bucket(*session);
+          Gradients gradients(model);
+          DeviceGradients on_device(model);
+          const TestStream stream;
+          for (std::size_t step = 0; step < 3; ++step) {
+            gradients.fill_wide(Steps::seed(transport->rank(), static_cast<int>(step)));
+            on_device.upload(gradients, stream);
+            std::map<BucketId, cuda::Handle> handles;
+            for (const BucketId id : kOrders[(2 * step + rank) % 6])
+              handles.emplace(id, session->start(id, on_device.pointers().subspan(id, 1), stream));
+            for (const BucketId id : kOrders[(2 * step + 3 * rank + 1) % 6]) handles.at(id).wait(stream);
+            session->commit();
+            on_device.download(gradients, stream);
+            const Bytes bytes = gradients.bytes();
+            results[rank].insert(results[rank].end(), bytes.begin(), bytes.end());
+          }
+          session->synchronize();
+        },
+        join);
+    EXPECT_TRUE(results == expected);
+  }
+}
+
+/// `start` returns though nobody else has come; `wait` ends once the other rank does.
+TEST(CudaSessionChosen, StartDoesNotWaitForRanksAndWaitDoes) {
+  const Model model = {three()[0]};
+  std::promise<void> started;
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, model, two_shot());
+    DeviceGradients gradients(model);
+    const TestStream stream;
+    gradients.upload(Gradients(model), stream);
+    if (transport->rank() == 1) started.get_future().wait_for(std::chrono::seconds(10));
+    cuda::Handle handle = session->start(0, gradients.pointers(), stream);
+    if (transport->rank() == 0) started.set_value();
+    handle.wait(stream);
+    session->commit();
+    session->synchronize();
+  });
+}
+
+TEST(CudaSessionChosen, ARankThatDoesNotComeEndsInAnErrorInTime) {
+  const Model model = {three()[0]};
+  for (const Join& join : {Join(by_nccl), Join(by_staging)}) {
+    std::promise<void> ended;
+    SessionOptions options = two_shot();
+    options.timeout = std::chrono::milliseconds(300);
+    run_each_device(
+        2,
+        [&](const std::shared_ptr<cuda::Transport>& transport) {
+          const auto session = sealed_device_session(transport, model, options);
+          DeviceGradients gradients(model);
+          const TestStream stream;
+          if (transport->rank() == 1) return static_cast<void>(ended.get_future().wait_for(std::chrono::seconds(10)));
+          gradients.upload(Gradients(model), stream);
+          const double seconds = seconds_of([&] {
+            EXPECT_THROW(session->all_reduce(gradients.pointers(), stream), Error);
+            EXPECT_THROW(session->synchronize(), Error);
+          });
+          EXPECT_LT(seconds, 5);
+          ended.set_value();
+        },
+        join);
+  }
+}
+
+TEST(CudaSessionChosen, ARankThatEndsAStepOtherwiseIsNamed) {
+  const Model model = {three()[0]};
+  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, model, two_shot());
+    DeviceGradients gradients(model);
+    const TestStream stream;
+    gradients.upload(Gradients(model), stream);
+    session->all_reduce(gradients.pointers(), stream);
+    transport->rank() == 0 ? static_cast<void>(session->commit()) : session->rollback();
+    session->all_reduce(gradients.pointers(), stream);
+    session->synchronize();
+  });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(outcomes[rank].error, Errc::mismatch) << outcomes[rank].message;
+    EXPECT_TRUE(contains(outcomes[rank].message, "rank " + std::to_string(1 - rank) + " has ended 1 steps"));
+  }
+}
+
+TEST(CudaSessionChosen, PoliciesOfNonFiniteElementsHold) {
+  const Model model = {three()[0]};
+  SessionOptions options = two_shot();
+  options.nonfinite = NonFinitePolicy::skip_step;
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, model, options);
+    DeviceGradients on_device(model);
+    const TestStream stream;
+    for (int step = 0; step < 3; ++step) {
+      Gradients gradients(model);
+      gradients.fill_bell(Steps::seed(transport->rank(), step));
+      if (step == 1 && transport->rank() == 1) gradients.set(0, 7, std::numeric_limits<float>::quiet_NaN());
+      on_device.upload(gradients, stream);
+      const auto before = session->sender_residual(0);
+      session->all_reduce(on_device.pointers(), stream);
+      EXPECT_EQ(session->commit(), step != 1);
+      EXPECT_EQ(session->sender_residual(0) == before, step == 1);
+    }
+  });
+}
+
+/// Also where ranges were cut: either kind of Session goes on from what the other saved.
+TEST(CudaSessionChosen, StatesAreThoseOfHosts) {
+  constexpr int kRanks = 3;
+  const Model model = {{"a", {6000}, ElementType::f32, parse_codec("topk:ratio=0.1")},
+                       {"b", {500}, ElementType::f16, parse_codec("topk:ratio=0.1+int8")}};
+  const auto fill = [](Gradients& gradients, int rank, int step) {
+    FastRandom random(Steps::seed(rank, step));
+    gradients.fill([&](std::size_t, std::size_t i) { return random.bell() * (i < 700 ? 100.0f : 1e-3f); });
+  };
+  std::vector<Bytes> states(kRanks), ends(kRanks);
+  SessionOptions on_hosts = two_shot();
+  on_hosts.plan.share_elements = 1 << 20;
+  run_all(kRanks, [&](const std::shared_ptr<Transport>& transport) {
+    const auto rank = static_cast<std::size_t>(transport->rank());
+    const auto session = sealed_session(transport, model, on_hosts);
+    Gradients gradients(model);
+    for (int step = 0; step < 4; ++step) {
+      fill(gradients, transport->rank(), step);
+      session->all_reduce(gradients.pointers());
+      session->commit();
+      if (step == 1) states[rank] = session->save();
+    }
+    ends[rank] = session->save();
+  });
+  run_all_devices(kRanks, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto rank = static_cast<std::size_t>(transport->rank());
+    Gradients gradients(model);
+    DeviceGradients on_device(model);
+    const TestStream stream;
+    const auto steps = [&](cuda::Session& session, int from, int to) {
+      for (int step = from; step < to; ++step) {
+        fill(gradients, transport->rank(), step);
+        on_device.upload(gradients, stream);
+        session.all_reduce(on_device.pointers(), stream);
+        session.commit();
+      }
+      stream.synchronize();
+      return session.save();
+    };
+    const auto session = sealed_device_session(transport, model, two_shot());
+    EXPECT_TRUE(steps(*session, 0, 2) == states[rank]);
+    const auto restored = sealed_device_session(transport, model, two_shot());
+    restored->restore(states[rank]);
+    EXPECT_TRUE(steps(*restored, 2, 4) == ends[rank]);
+  });
+}
+
+}  // namespace
+}  // namespace tightwire::testing
