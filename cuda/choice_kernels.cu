@@ -12,7 +12,6 @@ namespace {
 
 constexpr unsigned kChoiceThreads = 256;
 constexpr unsigned kWarps = kChoiceThreads / 32, kRounds = kChoiceTile / kChoiceThreads;
-constexpr unsigned kTilesPerBlock = 8;  // of passes, so that fewer bins are added up in memory
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ float buffered(const std::byte* data, ElementType type, std::uint64_t i) {
@@ -38,13 +37,23 @@ __device__ float added(const ChoiceSource& source, std::uint64_t i) {
   return x;
 }
 
-__global__ void add_chosen_kernel(const __grid_constant__ ChoiceSource source) {
-  const std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < source.count) added(source, i);
+/// The last of so many that begins at `at` or before.
+template <class T, class N>
+__device__ const T& entry_of(const T* all, std::uint32_t count, N T::*first, N at) {
+  std::uint32_t low = 0, high = count;
+#pragma unroll 1
+  while (high - low > 1) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (all[middle].*first <= at)
+      low = middle;
+    else
+      high = middle;
+  }
+  return all[low];
 }
 
 struct Pass {
-  ChoiceSource source;
+  ChoiceTable table;
   std::uint32_t shift;
   bool first;
 };
@@ -52,48 +61,46 @@ __global__ void count_chosen_kernel(const __grid_constant__ Pass pass) {
   __shared__ std::uint32_t bins[kChoiceBins];
   for (unsigned bin = threadIdx.x; bin < kChoiceBins; bin += kChoiceThreads) bins[bin] = 0;
   __syncthreads();
-  const ChoiceSource& source = pass.source;
-  const std::uint32_t digits = pass.first ? 0 : source.group.state->digits;
+  const ChoiceTable& table = pass.table;
+  const ChoiceSource source = entry_of(table.sources, pass.first ? table.all_sources : table.source_count,
+                                       &ChoiceSource::chunks_before, blockIdx.x);
+  const std::uint32_t digits = pass.first ? 0 : source.group->state->digits;
   // The first pass has no digits before; the last one has 9 bits, of which the two above them are known.
   const std::uint32_t known = pass.first ? 31 : pass.shift == 0 ? 9 : 20;
-  const std::uint64_t begin = std::uint64_t{blockIdx.x} * (kTilesPerBlock * kChoiceTile);
-  const std::uint64_t most = begin + kTilesPerBlock * kChoiceTile;
+  const std::uint64_t begin = std::uint64_t{blockIdx.x - source.chunks_before} * (kTilesInChunk * kChoiceTile);
+  const std::uint64_t most = begin + kTilesInChunk * kChoiceTile;
   const std::uint64_t end = most < source.count ? most : source.count;
 #pragma unroll 1
   for (std::uint64_t i = begin + threadIdx.x; i < end; i += kChoiceThreads) {
     const std::uint32_t key = magnitude_of(pass.first ? added(source, i) : sum_of(source, i));
     if (key >> known == digits >> known) atomicAdd(&bins[(key >> pass.shift) % kChoiceBins], 1u);
   }
+  if (source.group == nullptr) return;
   __syncthreads();
   for (unsigned bin = threadIdx.x; bin < kChoiceBins; bin += kChoiceThreads)
-    if (bins[bin] != 0) atomicAdd(&source.group.bins[bin], bins[bin]);
+    if (bins[bin] != 0) atomicAdd(&source.group->bins[bin], bins[bin]);
 }
 
-struct Pick {
-  ChoiceGroup group;
-  std::uint32_t k;
-  std::uint32_t shift;
-  bool first;
-};
 /// Bins from the largest on, until there are k elements in them: each thread knows how many there are in a few.
-__global__ void pick_chosen_kernel(const __grid_constant__ Pick pick) {
+__global__ void pick_chosen_kernel(const __grid_constant__ Pass pass) {
   constexpr unsigned kBinsPerThread = kChoiceBins / kChoiceThreads;
   __shared__ std::uint32_t sums[kChoiceThreads];
-  std::uint32_t* const bins = pick.group.bins;
+  const ChoiceGroup& group = pass.table.groups[blockIdx.x];
+  std::uint32_t* const bins = group.bins;
   const unsigned last = kChoiceBins - threadIdx.x * kBinsPerThread;
   std::uint32_t mine = 0;
   for (unsigned bin = last - kBinsPerThread; bin < last; ++bin) mine += bins[bin];
   sums[threadIdx.x] = mine;
   __syncthreads();
-  ChoiceState& state = *pick.group.state;
+  ChoiceState& state = *group.state;
   if (threadIdx.x == 0) {
-    if (pick.first) state = {0, pick.k, 0, 0};
+    if (pass.first) state = {0, group.k, 0, 0};
     std::uint32_t left = state.left;
     unsigned thread = 0;
     for (; sums[thread] < left; ++thread) left -= sums[thread];
     unsigned bin = kChoiceBins - thread * kBinsPerThread - 1;
     for (; bins[bin] < left; --bin) left -= bins[bin];
-    state.digits |= bin << pick.shift;
+    state.digits |= bin << pass.shift;
     state.left = left;
   }
   __syncthreads();
@@ -108,12 +115,14 @@ struct Threshold {
   __device__ bool equal(std::uint32_t k) const { return equals != 0 && k == key; }
 };
 
-__global__ void tile_chosen_kernel(const __grid_constant__ ChoiceSource source) {
+__global__ void tile_chosen_kernel(const __grid_constant__ ChoiceTable table) {
   __shared__ std::uint32_t above, equal;
   if (threadIdx.x == 0) above = equal = 0;
   __syncthreads();
-  const Threshold threshold(*source.group.state);
-  const std::uint64_t begin = std::uint64_t{blockIdx.x} * kChoiceTile + threadIdx.x;
+  const ChoiceSource source = entry_of(table.sources, table.source_count, &ChoiceSource::tiles_before, blockIdx.x);
+  const std::uint32_t tile = blockIdx.x - source.tiles_before;
+  const Threshold threshold(*source.group->state);
+  const std::uint64_t begin = std::uint64_t{tile} * kChoiceTile + threadIdx.x;
   std::uint32_t my_above = 0, my_equal = 0;
 #pragma unroll 1
   for (unsigned round = 0; round < kRounds; ++round) {
@@ -125,22 +134,19 @@ __global__ void tile_chosen_kernel(const __grid_constant__ ChoiceSource source) 
   if (my_above != 0) atomicAdd(&above, my_above);
   if (my_equal != 0) atomicAdd(&equal, my_equal);
   __syncthreads();
-  if (threadIdx.x == 0) source.group.tiles[source.first_tile + blockIdx.x] = {above, equal};
+  if (threadIdx.x == 0) source.group->tiles[source.first_tile + tile] = {above, equal};
 }
 
-struct Tiles {
-  ChoiceGroup group;
-  std::uint32_t count;
-};
-__global__ void sum_chosen_kernel(const __grid_constant__ Tiles tiles) {
+__global__ void sum_chosen_kernel(const __grid_constant__ ChoiceTable table) {
+  const ChoiceGroup& group = table.groups[blockIdx.x];
   __shared__ TileCount sums[kChoiceThreads];
-  const std::uint32_t each = (tiles.count + kChoiceThreads - 1) / kChoiceThreads;
+  const std::uint32_t each = (group.tile_count + kChoiceThreads - 1) / kChoiceThreads;
   const std::uint32_t begin = each * threadIdx.x;
-  const std::uint32_t end = begin + each < tiles.count ? begin + each : tiles.count;
+  const std::uint32_t end = begin + each < group.tile_count ? begin + each : group.tile_count;
   TileCount mine{0, 0};
   for (std::uint32_t tile = begin; tile < end; ++tile) {
-    mine.above += tiles.group.tiles[tile].above;
-    mine.equal += tiles.group.tiles[tile].equal;
+    mine.above += group.tiles[tile].above;
+    mine.equal += group.tiles[tile].equal;
   }
   sums[threadIdx.x] = mine;
   __syncthreads();
@@ -152,14 +158,14 @@ __global__ void sum_chosen_kernel(const __grid_constant__ Tiles tiles) {
       before.above += here.above;
       before.equal += here.equal;
     }
-    const Threshold threshold(*tiles.group.state);
-    tiles.group.state->chosen = before.above + threshold.equals;
+    const Threshold threshold(*group.state);
+    group.state->chosen = before.above + threshold.equals;
   }
   __syncthreads();
   TileCount before = sums[threadIdx.x];
   for (std::uint32_t tile = begin; tile < end; ++tile) {
-    const TileCount here = tiles.group.tiles[tile];
-    tiles.group.tiles[tile] = before;
+    const TileCount here = group.tiles[tile];
+    group.tiles[tile] = before;
     before.above += here.above;
     before.equal += here.equal;
   }
@@ -181,11 +187,13 @@ __device__ void add_up_counts(std::uint32_t (&counts)[kRounds * kWarps]) {
   counts[2 * lane + 1] = sum - second;
 }
 
-__global__ void take_chosen_kernel(const __grid_constant__ ChoiceSource source) {
+__global__ void take_chosen_kernel(const __grid_constant__ ChoiceTable table) {
   __shared__ std::uint32_t counts[kRounds * kWarps];
-  const Threshold threshold(*source.group.state);
+  const ChoiceSource source = entry_of(table.sources, table.source_count, &ChoiceSource::tiles_before, blockIdx.x);
+  const std::uint32_t tile = blockIdx.x - source.tiles_before;
+  const Threshold threshold(*source.group->state);
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::uint64_t begin = std::uint64_t{blockIdx.x} * kChoiceTile + threadIdx.x;
+  const std::uint64_t begin = std::uint64_t{tile} * kChoiceTile + threadIdx.x;
 #pragma unroll 1
   for (unsigned round = 0; round < kRounds; ++round) {
     const std::uint64_t i = begin + round * kChoiceThreads;
@@ -197,7 +205,7 @@ __global__ void take_chosen_kernel(const __grid_constant__ ChoiceSource source) 
   __syncthreads();
   if (threadIdx.x < 32) add_up_counts(counts);
   __syncthreads();
-  const TileCount before = source.group.tiles[source.first_tile + blockIdx.x];
+  const TileCount before = source.group->tiles[source.first_tile + tile];
   const unsigned lower = (1u << lane) - 1;
 #pragma unroll 1
   for (unsigned round = 0; round < kRounds; ++round) {
@@ -212,36 +220,30 @@ __global__ void take_chosen_kernel(const __grid_constant__ ChoiceSource source) 
     const bool chosen = key > threshold.key || (threshold.equal(key) && rank_equal < threshold.equals);
     if (chosen) {
       const std::uint32_t at = rank_above + (rank_equal < threshold.equals ? rank_equal : threshold.equals);
-      source.group.places[at] = source.first + static_cast<std::uint32_t>(i);
-      source.group.values[at] = x;
+      source.group->places[at] = source.first + static_cast<std::uint32_t>(i);
+      source.group->values[at] = x;
     } else if (!is_finite(x)) {
-      atomicAdd(&source.group.state->forgotten, 1ull);
+      atomicAdd(&source.group->state->forgotten, 1ull);
     }
     if (source.after != nullptr && (chosen || !is_finite(x)))
       source.after[i] = is_finite(x) ? 0.0f : as_before(source.before, source.after, i);
   }
 }
 
-__device__ std::uint64_t changed() { return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-
-__global__ void put_chosen_kernel(const __grid_constant__ ChangeJob job) {
-  if (changed() >= job.count) return;
-  const ElementChange change = job.changes[changed()];
-  if (job.type == ElementType::f32)
-    store_any(job.data + 4 * std::uint64_t{change.index}, change.bits);
+__global__ void change_chosen_kernel(const __grid_constant__ ChangeJob job) {
+  const std::uint64_t number = job.begin + std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (number >= job.end) return;
+  const ChangeRun& run = entry_of(job.runs, job.run_count, &ChangeRun::first, number);
+  const ElementChange change = job.changes[number];
+  const float x = tightwire::detail::from_bits(change.bits);
+  if (run.kind == ChangeKind::add_residual)
+    run.after[change.index] += x;
+  else if (run.kind == ChangeKind::residual)
+    run.after[change.index] = change.bits == kUndoneBits ? as_before(run.before, run.after, change.index) : x;
+  else if (run.type == ElementType::f32)
+    store_any(run.data + 4 * std::uint64_t{change.index}, change.bits);
   else
-    store_any(job.data + 2 * std::uint64_t{change.index}, static_cast<std::uint16_t>(change.bits));
-}
-__global__ void keep_chosen_kernel(const __grid_constant__ ChangeJob job) {
-  if (changed() >= job.count) return;
-  const ElementChange change = job.changes[changed()];
-  job.after[change.index] = change.bits == kUndoneBits ? as_before(job.before, job.after, change.index)
-                                                       : tightwire::detail::from_bits(change.bits);
-}
-__global__ void back_chosen_kernel(const __grid_constant__ ChangeJob job) {
-  if (changed() >= job.count) return;
-  const ElementChange change = job.changes[changed()];
-  job.after[change.index] += tightwire::detail::from_bits(change.bits);
+    store_any(run.data + 2 * std::uint64_t{change.index}, static_cast<std::uint16_t>(change.bits));
 }
 
 std::string text(int rank) { return "the largest elements on rank " + std::to_string(rank); }
@@ -254,8 +256,6 @@ void launch(const char* what, void (*kernel)(Job), Job job, std::uint64_t blocks
                          dim3(kChoiceThreads), arguments, 0, stream),
         "cudaLaunchKernel", what, text(rank));
 }
-constexpr std::uint64_t blocks_of(std::uint64_t count, std::uint64_t each) { return (count + each - 1) / each; }
-
 template <class Job>
 void load(void (*kernel)(Job), int rank) {
   cudaFuncAttributes attributes{};
@@ -266,43 +266,26 @@ void load(void (*kernel)(Job), int rank) {
 }  // namespace
 
 void load_choice_kernels(int rank) {
-  load(add_chosen_kernel, rank);
   load(count_chosen_kernel, rank);
   load(pick_chosen_kernel, rank);
   load(tile_chosen_kernel, rank);
   load(sum_chosen_kernel, rank);
   load(take_chosen_kernel, rank);
-  load(put_chosen_kernel, rank);
-  load(keep_chosen_kernel, rank);
-  load(back_chosen_kernel, rank);
+  load(change_chosen_kernel, rank);
 }
-void add_residual(const ChoiceSource& source, int rank, Stream stream) {
-  launch("add_residual", add_chosen_kernel, source, blocks_of(source.count, kChoiceThreads), rank, stream);
+void choose_largest(const ChoiceTable& table, int rank, Stream stream) {
+  for (int pass = 0; pass < kChoicePasses; ++pass) {
+    const Pass job{table, choice_shift(pass), pass == 0};
+    launch("counting digits", count_chosen_kernel, job, pass == 0 ? table.all_chunks : table.chunks, rank, stream);
+    launch("picking a digit", pick_chosen_kernel, job, table.group_count, rank, stream);
+  }
+  launch("counting tiles", tile_chosen_kernel, table, table.tiles, rank, stream);
+  launch("adding up tiles", sum_chosen_kernel, table, table.group_count, rank, stream);
+  launch("taking them", take_chosen_kernel, table, table.tiles, rank, stream);
 }
-void count_digits(const ChoiceSource& source, int pass, int rank, Stream stream) {
-  launch("count_digits", count_chosen_kernel, Pass{source, choice_shift(pass), pass == 0},
-         blocks_of(source.count, kTilesPerBlock * kChoiceTile), rank, stream);
-}
-void pick_digit(const ChoiceGroup& group, std::uint32_t k, int pass, int rank, Stream stream) {
-  launch("pick_digit", pick_chosen_kernel, Pick{group, k, choice_shift(pass), pass == 0}, 1, rank, stream);
-}
-void count_tiles(const ChoiceSource& source, int rank, Stream stream) {
-  launch("count_tiles", tile_chosen_kernel, source, blocks_of(source.count, kChoiceTile), rank, stream);
-}
-void add_up_tiles(const ChoiceGroup& group, std::uint32_t tiles, int rank, Stream stream) {
-  launch("add_up_tiles", sum_chosen_kernel, Tiles{group, tiles}, 1, rank, stream);
-}
-void take_chosen(const ChoiceSource& source, int rank, Stream stream) {
-  launch("take_chosen", take_chosen_kernel, source, blocks_of(source.count, kChoiceTile), rank, stream);
-}
-void put_elements(const ChangeJob& job, int rank, Stream stream) {
-  launch("put_elements", put_chosen_kernel, job, blocks_of(job.count, kChoiceThreads), rank, stream);
-}
-void set_residuals(const ChangeJob& job, int rank, Stream stream) {
-  launch("set_residuals", keep_chosen_kernel, job, blocks_of(job.count, kChoiceThreads), rank, stream);
-}
-void add_to_residuals(const ChangeJob& job, int rank, Stream stream) {
-  launch("add_to_residuals", back_chosen_kernel, job, blocks_of(job.count, kChoiceThreads), rank, stream);
+void change_elements(const ChangeJob& job, int rank, Stream stream) {
+  launch("changing elements", change_chosen_kernel, job, (job.end - job.begin + kChoiceThreads - 1) / kChoiceThreads,
+         rank, stream);
 }
 
 }  // namespace tightwire::cuda::detail

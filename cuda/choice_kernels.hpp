@@ -33,55 +33,66 @@ struct ChoiceGroup {
   TileCount* tiles;
   std::uint32_t* places;  ///< out: of what was chosen, in the group, ascending
   float* values;          ///< out: sums of gradient and residual there
+  std::uint32_t k;
+  std::uint32_t tile_count;
 };
-/// A parameter that elements are chosen from.
+/// A parameter that elements are chosen from; it has some.
 struct ChoiceSource {
-  ChoiceGroup group;
+  const ChoiceGroup* group;  ///< on the device; null: the residual is added, and nothing chosen
   const std::byte* data;
   ElementType type;
   std::uint64_t count;
-  std::uint32_t first;       ///< place of its first element in the group
-  std::uint32_t first_tile;  ///< of the group's
-  const float* before;       ///< residual; null: none
-  float* after;              ///< gets sums; may be `before`
+  std::uint32_t first;                        ///< place of its first element in the group
+  std::uint32_t first_tile;                   ///< of the group's
+  std::uint32_t tiles_before, chunks_before;  ///< of all sources
+  const float* before;                        ///< residual; null: none
+  float* after;                               ///< gets sums; may be `before`
 };
+/// All of a bucket; on the device. A chunk is what a block counts in a pass: some tiles, so that less is added up in
+/// memory. Sources of which nothing is chosen are the last.
+struct ChoiceTable {
+  const ChoiceGroup* groups;
+  const ChoiceSource* sources;
+  std::uint32_t group_count = 0, source_count = 0, all_sources = 0;
+  std::uint32_t tiles = 0, chunks = 0, all_chunks = 0;
+};
+inline constexpr std::uint32_t kTilesInChunk = 8;
 
 /// The kernels of what follows, so that none is loaded while something runs.
 void load_choice_kernels(int rank);
 
-/// Residual += gradient, and nothing is chosen.
-void add_residual(const ChoiceSource& source, int rank, Stream stream);
-/// One pass: counts the next digit of those elements that have the digits so far. The first one adds residuals.
-void count_digits(const ChoiceSource& source, int pass, int rank, Stream stream);
-/// After all sources were counted: the digit of the k-th largest.
-void pick_digit(const ChoiceGroup& group, std::uint32_t k, int pass, int rank, Stream stream);
-/// After the last pass: how many a tile has, then how many are before it.
-void count_tiles(const ChoiceSource& source, int rank, Stream stream);
-void add_up_tiles(const ChoiceGroup& group, std::uint32_t tiles, int rank, Stream stream);
-/// Writes places and values of what was chosen; of equal magnitudes the first. It is taken out of the residual; what is
-/// not finite leaves no trace there.
-void take_chosen(const ChoiceSource& source, int rank, Stream stream);
+/// Puts a choice on a stream: the first pass adds residuals, each counts a digit of all elements that have the k-th
+/// magnitude's digits so far, and picks the next; then tiles are counted, and what was chosen is written out, of equal
+/// magnitudes the first. It is taken out of the residual; what is not finite leaves no trace there.
+void choose_largest(const ChoiceTable& table, int rank, Stream stream);
 
 /// A change of one element.
 struct ElementChange {
   std::uint32_t index;
   std::uint32_t bits;
 };
-/// Changes of elements of one parameter, each of another one.
-struct ChangeJob {
-  const ElementChange* changes;
-  std::uint64_t count;
-  std::byte* data;
+enum class ChangeKind : std::uint32_t {
+  element,      ///< the buffer holds these bits
+  residual,     ///< the residual is this float; kUndoneBits: as if the step had not happened
+  add_residual  ///< this float is added to the residual
+};
+inline constexpr std::uint32_t kUndoneBits = 0xffffffffu;
+/// Changes of elements of one parameter, up to the next run.
+struct ChangeRun {
+  std::uint64_t first;  ///< its first change
+  ChangeKind kind;
   ElementType type;
+  std::byte* data;
   const float* before;
   float* after;
 };
-/// The element in the buffer becomes these bits.
-void put_elements(const ChangeJob& job, int rank, Stream stream);
-/// The residual becomes a float; these bits: as if the step had not happened.
-inline constexpr std::uint32_t kUndoneBits = 0xffffffffu;
-void set_residuals(const ChangeJob& job, int rank, Stream stream);
-/// A float is added to the residual.
-void add_to_residuals(const ChangeJob& job, int rank, Stream stream);
+/// Changes of different elements, or of the same in different ways.
+struct ChangeJob {
+  const ElementChange* changes;
+  std::uint64_t begin, end;
+  const ChangeRun* runs;  ///< the first has `begin`
+  std::uint32_t run_count;
+};
+void change_elements(const ChangeJob& job, int rank, Stream stream);
 
 }  // namespace tightwire::cuda::detail

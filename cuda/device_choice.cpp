@@ -1,6 +1,7 @@
 #include "device_choice.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include <tightwire/host/elements.hpp>
 
@@ -30,6 +31,9 @@ std::uint32_t DeviceChoice::tiles_of(const sparse::Group& group) const {
 }
 
 void DeviceChoice::take_memory() {
+  table_groups_.reserve(groups_.size());
+  table_sources_.reserve(plan_.parameters.size());
+  const std::size_t table_bytes = groups_.size() * sizeof(ChoiceGroup) + plan_.parameters.size() * sizeof(ChoiceSource);
   const auto on_device = [&](Places places) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       const sparse::Group& group = plan_.groups[g];
@@ -37,8 +41,11 @@ void DeviceChoice::take_memory() {
                               .bins = places.take<std::uint32_t>(kChoiceBins),
                               .tiles = places.take<TileCount>(tiles_of(group)),
                               .places = places.take<std::uint32_t>(most_of(group)),
-                              .values = places.take<float>(most_of(group))};
+                              .values = places.take<float>(most_of(group)),
+                              .k = 0,
+                              .tile_count = tiles_of(group)};
     }
+    table_on_device_ = places.take<std::byte>(table_bytes);
     return places.bytes();
   };
   const auto pinned = [&](Places places) {
@@ -47,24 +54,13 @@ void DeviceChoice::take_memory() {
       groups_[g].places = places.take<std::uint32_t>(most_of(plan_.groups[g]));
       groups_[g].values = places.take<float>(most_of(plan_.groups[g]));
     }
+    table_pinned_ = places.take<std::byte>(table_bytes);
     return places.bytes();
   };
   on_device_ = Memory(on_device(Places(nullptr)), Memory::Kind::device, rank_);
   pinned_ = Memory(pinned(Places(nullptr)), Memory::Kind::pinned, rank_);
   on_device(Places(on_device_.data()));
   pinned(Places(pinned_.data()));
-}
-
-ChoiceSource DeviceChoice::source(std::size_t p, const ChoiceGroup& group, std::uint32_t first_tile) const {
-  const sparse::PlannedSparse& parameter = plan_.parameters[p];
-  return {.group = group,
-          .data = static_cast<const std::byte*>(input_.data[p]),
-          .type = parameter.type,
-          .count = parameter.count,
-          .first = plan_.place_in_group[p],
-          .first_tile = first_tile,
-          .before = input_.senders[p].before,
-          .after = input_.senders[p].after};
 }
 
 void DeviceChoice::begin(const ReductionInput& input, Stream stream) {
@@ -74,31 +70,65 @@ void DeviceChoice::begin(const ReductionInput& input, Stream stream) {
     const SparseSettings& settings = plan_.parameters[group.parameters.front()].settings;
     groups_[g].chosen = settings.chosen(group.elements, input.committed);
     groups_[g].everything = groups_[g].chosen == group.elements;
-    begin(group, groups_[g], stream);
-    if (!groups_[g].everything) bring(groups_[g], stream);
   }
+  table_ = {};
+  table_groups_.clear();
+  table_sources_.clear();
+  for (const bool everything : {false, true}) tabulate(everything);
+  put_table(stream);
+  choose_largest(table_, rank_, stream);
+  for (const GroupMemory& memory : groups_)
+    if (!memory.everything) bring(memory, stream);
   ended_.record(stream, rank_);
 }
 
-void DeviceChoice::begin(const sparse::Group& group, const GroupMemory& memory, Stream stream) {
-  sources_.clear();
-  std::uint32_t tiles = 0;
-  for (const std::size_t p : group.parameters) {
-    sources_.push_back(source(p, memory.on_device, tiles));
-    tiles += static_cast<std::uint32_t>((plan_.parameters[p].count + kChoiceTile - 1) / kChoiceTile);
+/// Adds groups of which all elements are sent, or the others.
+void DeviceChoice::tabulate(bool everything) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].everything != everything) continue;
+    const auto* const group = reinterpret_cast<const ChoiceGroup*>(table_on_device_) + table_groups_.size();
+    if (!everything) {
+      table_groups_.push_back(groups_[g].on_device);
+      table_groups_.back().k = static_cast<std::uint32_t>(groups_[g].chosen);
+    }
+    std::uint32_t first_tile = 0;
+    for (const std::size_t p : plan_.groups[g].parameters) {
+      const sparse::PlannedSparse& parameter = plan_.parameters[p];
+      const Residual& residual = input_.senders[p];
+      if (parameter.count == 0 || (everything && !residual)) continue;
+      const auto tiles = static_cast<std::uint32_t>((parameter.count + kChoiceTile - 1) / kChoiceTile);
+      table_sources_.push_back({.group = everything ? nullptr : group,
+                                .data = static_cast<const std::byte*>(input_.data[p]),
+                                .type = parameter.type,
+                                .count = parameter.count,
+                                .first = plan_.place_in_group[p],
+                                .first_tile = std::exchange(first_tile, first_tile + tiles),
+                                .tiles_before = table_.tiles,
+                                .chunks_before = table_.all_chunks,
+                                .before = residual.before,
+                                .after = residual.after});
+      table_.tiles += everything ? 0 : tiles;
+      table_.all_chunks += (tiles + kTilesInChunk - 1) / kTilesInChunk;
+    }
   }
-  if (memory.everything) {
-    for (const ChoiceSource& each : sources_)
-      if (each.after != nullptr) add_residual(each, rank_, stream);
-    return;
-  }
-  for (int pass = 0; pass < kChoicePasses; ++pass) {
-    for (const ChoiceSource& each : sources_) count_digits(each, pass, rank_, stream);
-    pick_digit(memory.on_device, static_cast<std::uint32_t>(memory.chosen), pass, rank_, stream);
-  }
-  for (const ChoiceSource& each : sources_) count_tiles(each, rank_, stream);
-  add_up_tiles(memory.on_device, tiles, rank_, stream);
-  for (const ChoiceSource& each : sources_) take_chosen(each, rank_, stream);
+  table_.all_sources = static_cast<std::uint32_t>(table_sources_.size());
+  if (everything) return;
+  table_.group_count = static_cast<std::uint32_t>(table_groups_.size());
+  table_.source_count = table_.all_sources;
+  table_.chunks = table_.all_chunks;
+}
+
+/// The one before was read: what came of it has been waited for.
+void DeviceChoice::put_table(Stream stream) {
+  const std::size_t of_groups = table_groups_.size() * sizeof(ChoiceGroup);
+  const std::size_t of_sources = table_sources_.size() * sizeof(ChoiceSource);
+  table_.groups = reinterpret_cast<const ChoiceGroup*>(table_on_device_);
+  table_.sources = reinterpret_cast<const ChoiceSource*>(table_on_device_ + of_groups);
+  if (of_sources == 0) return;
+  if (of_groups != 0) std::memcpy(table_pinned_, table_groups_.data(), of_groups);
+  std::memcpy(table_pinned_ + of_groups, table_sources_.data(), of_sources);
+  require(cudaMemcpyAsync(table_on_device_, table_pinned_, of_groups + of_sources, cudaMemcpyHostToDevice, stream),
+          "cudaMemcpyAsync", rank_);
 }
 
 void DeviceChoice::copy(void* to, const void* from, std::size_t bytes, Stream stream) {

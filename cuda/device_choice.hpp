@@ -41,8 +41,8 @@ class DeviceChoice {
 
  private:
   struct GroupMemory {
-    ChoiceGroup on_device;
-    ChoiceState* state;  ///< pinned, as are those below
+    ChoiceGroup on_device;  ///< what does not change
+    ChoiceState* state;     ///< pinned, as are those below
     std::uint32_t* places;
     float* values;
     std::size_t chosen;  ///< k of this use
@@ -51,8 +51,8 @@ class DeviceChoice {
   std::size_t most_of(const sparse::Group& group) const;
   std::uint32_t tiles_of(const sparse::Group& group) const;
   void take_memory();
-  ChoiceSource source(std::size_t p, const ChoiceGroup& group, std::uint32_t first_tile) const;
-  void begin(const sparse::Group& group, const GroupMemory& memory, Stream stream);
+  void tabulate(bool everything);
+  void put_table(Stream stream);
   void bring(const GroupMemory& memory, Stream stream);
   void copy(void* to, const void* from, std::size_t bytes, Stream stream);
 
@@ -64,7 +64,11 @@ class DeviceChoice {
   OwnStream copies_;
   Event ended_;
   std::vector<GroupMemory> groups_;
-  std::vector<ChoiceSource> sources_;
+  ChoiceTable table_{};
+  std::byte* table_on_device_ = nullptr;
+  std::vector<ChoiceGroup> table_groups_;
+  std::vector<ChoiceSource> table_sources_;
+  std::byte* table_pinned_ = nullptr;
   std::vector<sparse::Choice> choices_;
   std::uint64_t forgotten_ = 0, copied_bytes_ = 0;
   ReductionInput input_{};

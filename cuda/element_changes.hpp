@@ -11,16 +11,11 @@
 
 namespace tightwire::cuda::detail {
 
-/// What the host has found out about elements of gradients and residuals on a device, and their way there: one copy,
-/// and a kernel for each run of changes of a parameter.
+/// What the host has found out about elements of gradients and residuals on a device, and their way there: one copy and
+/// one kernel, but for elements that are changed again.
 class ElementChanges {
  public:
-  enum class Kind {
-    element,      ///< the buffer holds these bits
-    residual,     ///< the residual is this float; kUndone: as if the step had not happened
-    add_residual  ///< this float is added to the residual
-  };
-  static constexpr std::uint32_t kUndone = kUndoneBits;
+  using Kind = ChangeKind;
 
   /// Room for so many at first.
   ElementChanges(std::size_t expected, int rank);
@@ -43,11 +38,25 @@ class ElementChanges {
   struct Room {
     Memory pinned, on_device;
   };
-  void take_memory(std::size_t changes);
+  /// What a kernel changes, as numbers of runs.
+  struct Phase {
+    std::size_t begin, end;
+  };
+  void take_memory(std::size_t bytes);
+  void divide(std::size_t parameters);
+  std::size_t put(const sparse::Plan& plan, const ReductionInput& input, Stream stream);
 
   int rank_;
   std::vector<ElementChange> changes_;
   std::vector<Run> runs_;
+  std::vector<ChangeRun> table_;  ///< of runs
+  std::vector<Phase> phases_;
+  /// By parameter, of residuals: the last element that was changed, and in which phase, counted from 1.
+  struct Last {
+    std::size_t phase;
+    std::uint32_t index;
+  };
+  std::vector<Last> last_;
   std::vector<Room> rooms_;  ///< the last is in use; earlier ones were too small
   std::uint64_t copied_bytes_ = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 using sparse::kAnnouncement, sparse::kFrame;
 
 std::size_t expected_changes(const sparse::Plan& plan) {
-  std::size_t changes = 64;
+  std::size_t changes = 64 + 16 * plan.parameters.size();  // and runs of them
   for (const sparse::PlannedSparse& p : plan.parameters)
     changes += std::min(p.count, static_cast<std::size_t>(plan.ranks) * p.settings.chosen(p.count, 0)) +
                2 * p.settings.chosen(p.count, 0);
@@ -238,9 +238,8 @@ void SparseExchange::keep(const sparse::Piece& piece, sparse::IndexForm form, co
   const bool lossless = plan_.parameters[piece.parameter].settings.values->lossless(ElementType::f32);
   if (lossless && form != sparse::IndexForm::all) return;  // they were taken out when they were chosen
   for (std::size_t i = 0; i < sent.size(); ++i)
-    changes_.add(
-        ElementChanges::Kind::residual, piece.parameter, piece.begin + entries.indices[i],
-        std::isfinite(sent[i]) ? tightwire::detail::to_bits(entries.values[i] - sent[i]) : ElementChanges::kUndone);
+    changes_.add(ElementChanges::Kind::residual, piece.parameter, piece.begin + entries.indices[i],
+                 std::isfinite(sent[i]) ? tightwire::detail::to_bits(entries.values[i] - sent[i]) : kUndoneBits);
 }
 float SparseExchange::put(const sparse::Piece& piece, std::size_t index, float x) {
   const ElementType type = plan_.parameters[piece.parameter].type;
