@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -34,6 +35,8 @@ class HostMessages final : public tightwire::Transport {
   std::string describe() const override { return device_.describe() + ", of the host's memory"; }
   void detach(std::span<std::byte> /*memory*/) noexcept override { abandon(); }
 
+  /// Of messages so far, both ways.
+  std::uint64_t posted_bytes() const { return posted_bytes_; }
   /// Takes memory for a round of so many bytes, each message on 256 of them.
   void reserve(std::size_t bytes) {
     for (const Round& spent : spent_)
@@ -49,6 +52,7 @@ class HostMessages final : public tightwire::Transport {
       mine.messages.push_back(message);
       mine.places.push_back(mine.bytes);
       mine.bytes += (message.bytes + 255) / 256 * 256;
+      posted_bytes_ += message.bytes;
     }
     take_memory(mine);
     std::vector<Message> messages;
@@ -149,6 +153,7 @@ class HostMessages final : public tightwire::Transport {
   std::map<Ticket, Round> rounds_;
   std::vector<Round> spent_;
   Ticket last_ = 0;
+  std::uint64_t posted_bytes_ = 0;
 };
 
 }  // namespace tightwire::cuda::detail

@@ -215,7 +215,8 @@ std::uint64_t Session::State::staged_bytes() const noexcept {
   std::uint64_t bytes = channel_ ? channel_->staged_bytes() : 0;
   for (const OnDevice& bucket : on_device_)
     if (bucket.chosen != nullptr) bytes += bucket.chosen->host_bytes();
-  return bytes;
+  const bool counts_frames = channel_ && channel_->staged_bytes() != 0;
+  return bytes + (frames_of_chosen_ && !counts_frames ? frames_of_chosen_->posted_bytes() : 0);
 }
 
 std::string Session::State::description() const {

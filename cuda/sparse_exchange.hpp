@@ -46,7 +46,7 @@ class SparseExchange final : public Reduction {
   void save(state::Records& records) const override;
   void restore(std::span<const state::Record> records, bool same_ranks) override;
 
-  /// Bytes of entries and of frames that so far were in memory of the host.
+  /// Bytes of entries that so far came from the device or went there.
   std::uint64_t host_bytes() const { return choice_.copied_bytes() + changes_.copied_bytes(); }
   /// It stays, for a device that does not come to an end.
   void leave_memory() noexcept;
