@@ -92,7 +92,9 @@ TEST(CudaSessionChosen, StartDoesNotWaitForRanksAndWaitDoes) {
     DeviceGradients gradients(model);
     const TestStream stream;
     gradients.upload(Gradients(model), stream);
-    if (transport->rank() == 1) started.get_future().wait_for(std::chrono::seconds(10));
+    if (transport->rank() == 1) {
+      EXPECT_EQ(started.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    }
     cuda::Handle handle = session->start(0, gradients.pointers(), stream);
     if (transport->rank() == 0) started.set_value();
     handle.wait(stream);
