@@ -53,7 +53,7 @@ Residual BucketExchange::owner_residual(const Slice& slice) const {
 }
 Noise BucketExchange::noise(const Slice& slice, std::uint32_t stream) const {
   const PlannedParameter& parameter = parameters_[slice.parameter];
-  return {input_.seed, input_.sequence, parameter.number, stream, parameter.first + slice.begin};
+  return {input_.seed, input_.use, parameter.number, stream, parameter.first + slice.begin};
 }
 
 void BucketExchange::encode(const Share& share, std::byte* frame, Stream stream) const {

@@ -142,7 +142,7 @@ class HostMessages final : public tightwire::Transport {
     if (rounds_.empty()) return;
     const BesideCaptures beside_captures;
     device_.abort("it stopped waiting for the other ranks");
-    if (!ends_by(stream_, Clock::now() + timeout_)) leave_memory();
+    if (!ends_by(stream_, deadline_after(timeout_))) leave_memory();
     rounds_.clear();
   }
 

@@ -48,7 +48,7 @@ RandomExchange::RandomExchange(const Bucket& bucket, std::vector<std::shared_ptr
 
 DrawnElements RandomExchange::elements(std::size_t p) const {
   return {.seed = input_.seed,
-          .use = input_.sequence,
+          .use = input_.use,
           .parameter = bucket_.planned_random[p].number,
           .elements = bucket_.planned_random[p].count,
           .runs = bucket_.drawn_elements[p].count,

@@ -47,7 +47,7 @@ tightwire::detail::SessionMemory Session::State::memory_view() const {
 std::vector<std::byte> Session::State::save() {
   require_between_steps("save");
   const OnHost on_host(memory_, residuals_, transport_->rank());
-  return tightwire::detail::save(memory_view(), {steps_, committed_, rollbacks_});
+  return tightwire::detail::save(memory_view(), {steps_, committed_, rollbacks_, run_});
 }
 
 void Session::State::restore(std::span<const std::span<const std::byte>> states, bool own_only) {
@@ -59,7 +59,8 @@ void Session::State::restore(std::span<const std::span<const std::byte>> states,
   steps_ = restored.counters.steps;
   committed_ = restored.counters.committed;
   rollbacks_ = static_cast<std::uint8_t>(restored.counters.rollbacks);
-  for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restored.sequences[id];
+  if (restored.counters.run != 0) run_ = restored.counters.run;
+  for (BucketId id = 0; id < list_.buckets().size(); ++id) restored.reductions[id].apply(list_.buckets()[id]);
 }
 
 }  // namespace tightwire::cuda

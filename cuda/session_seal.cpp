@@ -24,8 +24,6 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
     return Error(Errc::unsupported, where() + "cuda::Session: " + what);
   };
   if (!make_) make_ = [](const Codec& codec, ElementType type) { return make_coder(codec, type); };
-  if (options_.nonfinite == NonFinitePolicy::skip_step && options_.error_feedback && !options_.rollback)
-    throw bad("cuda::Session: the policy skip_step needs rollback = true, or error_feedback = false");
   if (options_.plan.share_elements != 0)
     throw bad("cuda::Session: plan.share_elements is " + std::to_string(options_.plan.share_elements) +
               ", but a bucket is exchanged in whole rounds; leave it 0");
@@ -38,6 +36,7 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
   if (static_cast<std::size_t>(transport_->size()) > Coder::kMostSources)
     throw unsupported(std::to_string(transport_->size()) + " ranks, of which a kernel sums no more than " +
                       std::to_string(Coder::kMostSources));
+  check_options(options_, where() + "cuda::Session: ");
   planned_with_.plan.share_elements = std::numeric_limits<std::size_t>::max() / 2;  // with room to be rounded up
 }
 
@@ -61,7 +60,7 @@ void Session::State::end() noexcept {
 /// What is under way, which ends with that; unless it waits for a stream of the caller's that stands still.
 void Session::State::give_up(const char* reason) noexcept {
   channel_->abort(reason);
-  const TimePoint until = Clock::now() + options_.timeout;
+  const TimePoint until = deadline_after(options_.timeout);
   if (detail::ends_by(exchanges_->get(), until) && detail::ends_by(encodes_->get(), until)) return;
   // To free any waits for the whole device.
   for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
@@ -132,11 +131,16 @@ void Session::State::seal() {
   try {
     channel_ = transport_->open_channel(options_.timeout);
     host_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout);
-    list_.fill_buckets(options_.bucket_bytes);
-    parameter_memory_.resize(list_.parameters().size());
-    plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_);
-    for (const Bucket& bucket : list_.buckets()) refuse_what_is_for_hosts(bucket);
-    prepare(agree(*host_, host_->next_channel(), description(), options_.timeout));
+    const std::uint64_t agreed = agree_on(*host_, host_->next_channel(), options_.timeout, [&] {
+      list_.fill_buckets(options_.bucket_bytes);
+      parameter_memory_.resize(list_.parameters().size());
+      plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_);
+      for (const Bucket& bucket : list_.buckets()) refuse_what_is_for_hosts(bucket);
+      return description();
+    });
+    const std::uint64_t run = transport_->rank() == 0 ? new_run() : 0;
+    run_ = gather_values(*host_, run, options_.timeout).front();
+    prepare(agreed);
   } catch (const std::exception& error) {
     // The other ranks know nothing of it and will start.
     if (channel_) channel_->abort(error.what());

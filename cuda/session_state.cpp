@@ -65,18 +65,6 @@ void Session::State::check_report(const OnDevice& bucket, const detail::Report& 
   throw Error(Errc::corrupt, where() + bucket.name + ": a frame was not what it had to be");
 }
 
-/// One buffer, of which every rank has a shard; its residual is of all shards, or of ours.
-void Session::State::open_shards(Bucket& bucket, const Residual& residual) const {
-  const bool all = bucket.plan.contributes();
-  for (std::size_t shard = 0; shard < bucket.planned.size(); ++shard) {
-    const PlannedParameter& planned = bucket.planned[shard];
-    bucket.blocks.pointers[shard] =
-        static_cast<std::byte*>(bucket.pointers.front()) + planned.first * element_bytes(planned.type);
-    const bool ours = shard == static_cast<std::size_t>(transport_->rank());
-    bucket.blocks.senders[shard] = all ? advanced(residual, planned.first) : ours ? residual : Residual{};
-  }
-}
-
 /// Where residuals are in this step, and pointers in the places that the exchange looks at.
 ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
   const auto residual_of = [&](std::size_t position) {
@@ -84,7 +72,7 @@ ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
     return memory.residual == ParameterMemory::kNone ? Residual{} : memory_.open(memory.residual);
   };
   if (bucket.sharded()) {
-    open_shards(bucket, residual_of(0));
+    open_shards(bucket, residual_of(0), transport_->rank());
   } else {
     for (std::size_t i = 0; i < part.positions.size(); ++i) {
       part.pointers[i] = bucket.pointers[part.positions[i]];
@@ -97,6 +85,7 @@ ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
           .step = steps_,
           .rollbacks = rollbacks_,
           .sequence = bucket.sequence,
+          .use = bucket.use,
           .seed = options_.seed,
           .committed = committed_};
 }
@@ -130,6 +119,7 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
     on_device.stage = Stage::encoded;
     on_device.waited = false;
     const std::uint32_t sequence = bucket.sequence++;
+    ++bucket.use;
     Statistics statistics = on_device.exchange->statistics();
     if (on_device.drawn) statistics += on_device.drawn->statistics();
     statistics.calls = 1;
@@ -226,7 +216,7 @@ void Session::State::all_reduce(std::span<void* const> data, Stream stream) {
 
 /// Asks again and again in place of waiting in a call of CUDA's, which would not end where a peer is lost.
 void Session::State::wait_for_streams() {
-  const TimePoint until = Clock::now() + options_.timeout;
+  const TimePoint until = deadline_after(options_.timeout);
   for (const auto* stream : {encodes_.get(), exchanges_.get()})
     while (true) {
       check();
@@ -279,6 +269,7 @@ void Session::State::end_step(bool keep) {
   keep ? memory_.commit() : memory_.rollback();
   for (const OnDevice& bucket : on_device_)
     if (bucket.chosen != nullptr) bucket.chosen->end_step(keep);
+  for (Bucket& bucket : list_.buckets()) bucket.end_step(keep);
   ++steps_;
   keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
   step_nonfinite_ = 0;

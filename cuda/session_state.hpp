@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tightwire/agreement.hpp>
+#include <tightwire/bucket_opening.hpp>
 #include <tightwire/bucket_planning.hpp>
 #include <tightwire/core_session.hpp>
 #include <tightwire/cuda_session.hpp>
@@ -101,7 +102,6 @@ class Session::State {
   void make_exchange_of_chosen(const Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity, float divisor);
   void prepare(std::uint64_t fingerprint);
   ReductionInput open(Bucket& bucket, BucketPart& part);
-  void open_shards(Bucket& bucket, const Residual& residual) const;
   void issue(const OnDevice* until = nullptr);
   bool exchange_chosen(OnDevice& bucket, bool waits);
   void check();
@@ -133,6 +133,7 @@ class Session::State {
   std::uint64_t step_nonfinite_ = 0;
   std::uint64_t step_calls_ = 0;
   std::uint64_t committed_ = 0;
+  std::uint64_t run_ = 0;
   std::uint8_t rollbacks_ = 0;
   std::exception_ptr failure_;
   BucketId next_ = 0;  ///< bucket to be exchanged

@@ -21,7 +21,8 @@ std::span<std::byte> payload(const Message& staged) { return {staged.data, stage
 
 /// Of the messages of one channel, which nobody else on the host's transport has. Collective.
 std::uint64_t tag_for_all(tightwire::Transport& host, std::chrono::milliseconds timeout) {
-  return message_tag(agree_on_channels(host, host.next_channel(), 1, timeout), FrameKind::contribution, 0, 0);
+  return message_tag(agree_on_channels(host, host.next_channel(), 1, timeout).first_channel, FrameKind::contribution, 0,
+                     0);
 }
 
 void write_number(const Memory& at, std::uint32_t number) {
@@ -63,7 +64,7 @@ StagedTransport::~StagedTransport() {
 
 /// Copies use memory that goes away with us. What was given up has had its time from then on.
 bool StagedTransport::streams_end() const noexcept {
-  const TimePoint until = gave_up_at_.value_or(Clock::now()) + settings_.timeout;
+  const TimePoint until = deadline_after(settings_.timeout, gave_up_at_.value_or(Clock::now()));
   try {
     while (!last_.reached(rank())) {
       if (Clock::now() >= until) return false;

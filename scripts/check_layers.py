@@ -33,6 +33,7 @@ LAYERS = [
     ["bucket.hpp", "session_options.hpp", "gradient_clipping.hpp", "telemetry.hpp"],
     ["parameter_list.hpp", "hierarchy_text.hpp"],
     ["bucket_planning.hpp", "session_description.hpp", "planned_load.hpp", "link_measurement.hpp"],
+    ["bucket_opening.hpp"],
     ["simulation.hpp"],
     ["calibration.hpp"],
     ["automatic_codec.hpp", "automatic_nodes.hpp"],

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,10 +23,16 @@ constexpr std::uint64_t fingerprint(std::string_view text) {
   return hash;
 }
 
+/// A number that names a run, drawn at random; never 0.
+inline std::uint64_t new_run() {
+  std::random_device draw;
+  return std::max<std::uint64_t>(std::uint64_t{draw()} << 32 | draw(), 1);
+}
+
 /// Waits for a round. Throws Error(timeout) that names `what` and the ranks it waits for; the transport is closed then,
 /// since the memory of the round is about to go away.
 inline void wait(Transport& transport, Ticket ticket, std::chrono::milliseconds limit, std::string_view what) {
-  const TimePoint until = Clock::now() + limit;
+  const TimePoint until = deadline_after(limit);
   while (!transport.done(ticket)) {
     if (Clock::now() >= until) {
       const std::string message = "rank " + std::to_string(transport.rank()) + ": " + std::string(what) +
@@ -102,23 +110,39 @@ inline std::string first_difference(int a, std::string_view mine, int b, std::st
 }  // namespace detail
 
 /// Every rank's value, by rank. Collective; 64 bytes to every peer. For comparing hashes, agreeing on a seed and the
-/// like.
+/// like. Throws Error(mismatch) where another rank has none to give (`refuse_to_gather`).
 inline std::vector<std::uint64_t> gather_values(Transport& transport, std::uint64_t value,
                                                 std::chrono::milliseconds limit = std::chrono::seconds(60)) {
   const auto all =
       detail::exchange_greetings(transport, transport.next_channel(), {value, 0}, limit, "gathering values");
   std::vector<std::uint64_t> values;
-  for (const detail::Greeting& greeting : all) values.push_back(greeting.value);
+  for (const detail::Greeting& greeting : all) {
+    if (greeting.bytes != 0)
+      throw Error(Errc::mismatch, "rank " + std::to_string(transport.rank()) + ": gathering values: rank " +
+                                      std::to_string(values.size()) + " called it with arguments that were refused");
+    values.push_back(greeting.value);
+  }
   return values;
 }
+/// In place of `gather_values`, on a rank that cannot take part: the others are told at once, and its next user of the
+/// transport has the same number as theirs.
+inline void refuse_to_gather(Transport& transport, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  static_cast<void>(detail::exchange_greetings(transport, transport.next_channel(), {0, 1}, limit, "gathering values"));
+}
 
-/// The first of `count` consecutive channels that nobody else on this transport has: rank 0's choice. Collective; the
-/// ranks greet each other under `channel`.
-inline std::uint32_t agree_on_channels(Transport& transport, std::uint32_t channel, std::uint32_t count,
-                                       std::chrono::milliseconds limit) {
-  const std::uint64_t first = transport.rank() == 0 ? transport.take_channels(count) : 0;
-  const auto all = detail::exchange_greetings(transport, channel, {first, 0}, limit, "agreeing on channels");
-  return static_cast<std::uint32_t>(all[0].value);
+/// What rank 0 chose for all: the first of consecutive channels that nobody else on the transport has, and a number
+/// that hardly any other run has.
+struct Chosen {
+  std::uint32_t first_channel;
+  std::uint64_t run;
+};
+/// Collective; the ranks greet each other under `channel`.
+inline Chosen agree_on_channels(Transport& transport, std::uint32_t channel, std::uint32_t count,
+                                std::chrono::milliseconds limit) {
+  detail::Greeting mine;
+  if (transport.rank() == 0) mine = {transport.take_channels(count), new_run()};
+  const auto all = detail::exchange_greetings(transport, channel, mine, limit, "agreeing on channels");
+  return {static_cast<std::uint32_t>(all[0].value), all[0].bytes};
 }
 
 /// The nodes of a job as its transport sees them: ranks that reach each other through memory share one. Collective.
@@ -166,6 +190,29 @@ std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::stri
     break;
   }
   throw Error(Errc::mismatch, message);
+}
+
+/// `agree` on what `describe()` returns. Where that throws, the other ranks get Error(mismatch) that names this one and
+/// why, in place of waiting for it, and here its own error goes on.
+template <class Describe>
+std::uint64_t agree_on(Transport& transport, std::uint32_t channel, std::chrono::milliseconds limit,
+                       const Describe& describe) {
+  std::string text;
+  std::exception_ptr failure;
+  try {
+    text = describe();
+  } catch (const std::exception& error) {
+    text = std::string("cannot plan: ") + error.what();
+    failure = std::current_exception();
+  }
+  std::uint64_t agreed = 0;
+  try {
+    agreed = agree(transport, channel, text, limit);
+  } catch (const Error&) {
+    if (!failure) throw;
+  }
+  if (failure) std::rethrow_exception(failure);
+  return agreed;
 }
 
 }  // namespace tightwire

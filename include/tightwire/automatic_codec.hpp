@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -80,6 +81,41 @@ inline double predicted_seconds(const std::vector<BucketLoad>& loads, const std:
   return sum;
 }
 
+/// Bytes in fp32 of the largest bucket of all-reduced parameters.
+inline std::size_t largest_bucket(const ParameterList& filled) {
+  std::size_t largest = 0;
+  for (const Bucket& bucket : filled.buckets()) {
+    std::size_t bytes = 0;
+    for (const ParameterId id : bucket.parameters)
+      if (const Parameter& parameter = filled.parameters()[id]; parameter.operation == Operation::all_reduce)
+        bytes += parameter.count * sizeof(float);
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+/// What ranks must have alike before they measure, line by line. `options.codec` is the automatic one.
+inline std::string auto_question(const SessionOptions& options, const ParameterList& filled) {
+  std::string text = describe(options, filled.ranks(), {}, std::deque<Bucket>{});
+  for (const Parameter& parameter : filled.parameters()) {
+    text += "parameter " + describe(parameter) + options.policy.choose(parameter, options.codec).spec() + "\n";
+  }
+  for (const Bucket& bucket : filled.buckets()) {
+    text += "bucket of parameters";
+    for (const ParameterId id : bucket.parameters) text += " " + std::to_string(id);
+    text += "\n";
+  }
+  return text;
+}
+
+/// Throws Error(corrupt) for a number that none of the codecs has.
+inline const Codec& codec_of_rank_0(const std::vector<Codec>& codecs, std::uint64_t number) {
+  if (number >= codecs.size())
+    throw Error(Errc::corrupt, "codec auto: rank 0 chose number " + std::to_string(number) + " of " +
+                                   std::to_string(codecs.size()) + " codecs");
+  return codecs[static_cast<std::size_t>(number)];
+}
+
 }  // namespace detail
 
 /// The codec of `Auto`: measures links and candidates on the ranks of this job, at the size of its largest bucket,
@@ -91,33 +127,24 @@ template <class SessionType>
 Codec choose_codec(const std::shared_ptr<Transport>& transport, std::uint32_t channel, SessionOptions options,
                    const ParameterList& list) {
   std::vector<Codec> codecs = detail::automatic_candidates();
-  const std::vector<std::vector<ParameterId>> declared = list.declared();
-  // Ranks that were given other codecs, parameters or buckets are found here, rather than measured with.
-  std::string question = "codec auto, still to be chosen\n";
-  for (const Parameter& parameter : list.parameters()) question += "parameter " + detail::describe(parameter) + "\n";
-  for (const std::vector<ParameterId>& bucket : declared) {
-    question += "bucket of parameters";
-    for (const ParameterId id : bucket) question += " " + std::to_string(id);
-    question += "\n";
-  }
-  agree(*transport, channel, question, options.timeout);
-  const ParameterList filled =
-      detail::filled_list(list.parameters(), declared, transport->size(), options.bucket_bytes);
-  std::size_t largest = 0;  // of fp32
-  for (const Bucket& bucket : filled.buckets()) {
-    std::size_t bytes = 0;
-    for (const ParameterId id : bucket.parameters)
-      if (const Parameter& parameter = list.parameters()[id]; parameter.operation == Operation::all_reduce)
-        bytes += parameter.count * sizeof(float);
-    largest = std::max(largest, bytes);
-  }
-  if (transport->size() < 2 || largest == 0) return codecs.front();
   std::vector<std::vector<BucketLoad>> loads;
-  for (const Codec& candidate : codecs) {
-    options.codec = candidate;
-    loads.push_back(simulate(options, list.parameters(), transport->size(), 1, 0, declared));
-  }
-  for (Codec& codec : detail::codecs_beside(codecs, options, loads)) codecs.push_back(std::move(codec));
+  std::size_t largest = 0;  // of buckets, in fp32
+  // Ranks that would measure other codecs, or at another size, are found here rather than measured with.
+  agree_on(*transport, channel, options.timeout, [&] {
+    const std::vector<std::vector<ParameterId>> declared = list.declared();
+    const ParameterList filled =
+        detail::filled_list(list.parameters(), declared, transport->size(), options.bucket_bytes);
+    largest = detail::largest_bucket(filled);
+    std::string question = "codec auto, still to be chosen\n" + detail::auto_question(options, filled);
+    for (const Codec& candidate : codecs) {
+      options.codec = candidate;
+      loads.push_back(simulate(options, list.parameters(), transport->size(), 1, 0, declared));
+    }
+    for (Codec& codec : detail::codecs_beside(codecs, options, loads)) codecs.push_back(std::move(codec));
+    for (const Codec& codec : codecs) question += "measured " + detail::cost_name(codec) + "\n";
+    return question;
+  });
+  if (transport->size() < 2 || largest == 0) return codecs.front();
   constexpr double kMostSeconds = 0.1;
   const int repeats = largest < (std::size_t{1} << 20) ? 15 : 4;  // what is short is disturbed by more
   const Calibration calibration = calibrate<SessionType>(transport, options, codecs, {largest}, kMostSeconds, repeats);
@@ -130,7 +157,7 @@ Codec choose_codec(const std::shared_ptr<Transport>& transport, std::uint32_t ch
   for (const std::vector<BucketLoad>& of_candidate : loads)
     seconds.push_back(detail::predicted_seconds(of_candidate, scales, cluster, calibration.costs));
   const auto chosen = static_cast<std::uint64_t>(detail::choose_by_time(seconds));
-  return codecs[gather_values(*transport, chosen, options.timeout).front()];
+  return detail::codec_of_rank_0(codecs, gather_values(*transport, chosen, options.timeout).front());
 }
 
 }  // namespace tightwire

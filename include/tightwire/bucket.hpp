@@ -72,7 +72,12 @@ struct Bucket {
   }
 
   mutable Engine::Operation operation;
+  /// What is drawn at random goes by `use`, and is drawn again after a rollback.
+  void end_step(bool keep) { (keep ? kept_use : use) = keep ? use : kept_use; }
+
   std::uint32_t sequence = 0;  ///< reductions begun
+  std::uint32_t use = 0;       ///< those in steps that were kept, and in this one
+  std::uint32_t kept_use = 0;  ///< those in steps that were kept
   bool started = false;        ///< begun and not yet waited for
   Statistics last;
 };

@@ -132,6 +132,8 @@ class BucketPlanning {
     }
     auto coder = (low_rank != nullptr ? Codec{} : codec).coder(parameter.type);
     const Coder& first = hierarchical ? *inside_ : *coder;  // that our gradient meets
+    require_kept_in_bf16(parameter, *coder);
+    require_kept_in_bf16(parameter, first);
     if (options_.error_feedback && !first.lossless(parameter.type)) memory.residual = memory_.add(parameter.count);
     memory.basis = first.residual_basis();
     memory.sums_basis = coder->residual_basis();
@@ -154,6 +156,7 @@ class BucketPlanning {
       throw fail(Errc::invalid_argument,
                  std::to_string(parameter.count) + " elements are no multiple of " + std::to_string(ranks_) + " ranks");
     const auto coder = codec.coder(parameter.type);
+    require_kept_in_bf16(parameter, *coder);
     const bool stochastic = coder->stochastic(options_.error_feedback);
     const auto number = static_cast<std::uint32_t>(bucket.parameters.front());
     bucket.planned = cut_into_shards({parameter.count, parameter.type, coder, number, stochastic}, parameter.operation,
@@ -197,10 +200,18 @@ class BucketPlanning {
   }
 
   void require_fp32_residual(const Parameter& parameter, const Codec& codec) const {
-    if (!options_.error_feedback || options_.residual == ElementType::f32) return;
-    throw Error(Errc::unsupported, "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " +
-                                       codec.spec() + ", whose residuals are fp32, and not " +
-                                       std::string(to_string(options_.residual)));
+    if (options_.error_feedback && options_.residual != ElementType::f32)
+      throw residual_is_fp32(parameter, codec.spec());
+  }
+  void require_kept_in_bf16(const Parameter& parameter, const Coder& coder) const {
+    if (options_.error_feedback && options_.residual == ElementType::bf16 && !coder.lossless(parameter.type) &&
+        !coder.keeps_bf16())
+      throw residual_is_fp32(parameter, coder.spec());
+  }
+  Error residual_is_fp32(const Parameter& parameter, const std::string& codec) const {
+    return Error(Errc::unsupported, "rank " + std::to_string(rank_) + ": seal: \"" + parameter.name + "\" is " + codec +
+                                        ", whose residuals are fp32, and not " +
+                                        std::string(to_string(options_.residual)));
   }
 
   const SessionOptions& options_;

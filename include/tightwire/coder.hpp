@@ -106,6 +106,9 @@ class Coder {
     return false;
   }
 
+  /// Whether it looks at Residual::bf16. Sessions with residuals in bf16 take no other.
+  virtual bool keeps_bf16() const noexcept { return false; }
+
   /// What residuals are of: "" for the elements themselves, else how those were transformed. Residuals of one basis
   /// mean nothing in another.
   virtual std::string residual_basis() const { return {}; }

@@ -30,8 +30,8 @@ struct Replica {
 
 namespace detail {
 
-/// 64 bits of any bytes, at the speed of memory; a change of eight bytes in a row changes it for sure. Names things;
-/// protects nothing.
+/// 64 bits of any bytes, at the speed of memory; a change within one word of eight bytes, counted from the first byte,
+/// changes it for sure. Names things; protects nothing.
 inline std::uint64_t content_hash(std::span<const std::byte> bytes) {
   constexpr std::uint64_t kPrime = 0x9E3779B185EBCA87u;
   constexpr std::size_t kLanes = 8, kStride = kLanes * sizeof(std::uint64_t);

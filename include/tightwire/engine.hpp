@@ -5,7 +5,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tightwire/collective/reduction.hpp>
@@ -67,17 +69,27 @@ class Engine {
     if (failure_) std::rethrow_exception(failure_);
   }
 
+  /// Every later call throws this error, which the peers are told of; so does waiting for what is under way.
+  void close(std::exception_ptr failure, std::string_view why) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::move(failure);
+    }
+    transport_->abort(why);
+  }
+
   /// Takes on an operation whose reduction has begun. In the background: the engine's own thread works on it at once.
+  /// Throws std::system_error where there is no thread to be had; then nothing was taken on.
   void start(Operation& operation, bool background) {
     {
       const std::lock_guard lock(mutex_);
       if (failure_) std::rethrow_exception(failure_);
+      if (background && !thread_.joinable()) thread_ = std::thread([this] { work(); });
       operation.running = true;
       operation.error = nullptr;
       operation.began = operation.progressed = Clock::now();
       if (arrived_.empty() && active_.empty()) busy_since_ = operation.began;
       arrived_.push_back(&operation);
-      if (background && !thread_.joinable()) thread_ = std::thread([this] { work(); });
       background_ = background_ || background;
       if (!background && !driving_) return;  // the caller will wait, and drive
     }
@@ -135,11 +147,11 @@ class Engine {
         operation->progressed = Clock::now();
         progressed = true;
       }
-      earliest = std::min(earliest, operation->progressed + timeout_);
+      earliest = std::min(earliest, deadline_after(timeout_, operation->progressed));
     }
     if (progressed) return;
     for (Operation* operation : active_)
-      if (Clock::now() >= operation->progressed + timeout_)
+      if (Clock::now() >= deadline_after(timeout_, operation->progressed))
         throw Error(Errc::timeout, "rank " + std::to_string(transport_->rank()) + ": " + operation->name +
                                        " made no progress for " + std::to_string(timeout_.count()) +
                                        " ms; waiting for rank " + operation->waiting_for());

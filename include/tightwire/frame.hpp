@@ -71,7 +71,7 @@ inline void require_equal(const char* field, std::uint64_t got, std::uint64_t ex
 inline FrameHeader check(const Transport& transport, const std::byte* at, const FrameHeader& expected) {
   FrameHeader header;
   std::memcpy(&header, at, sizeof header);
-  const std::uint32_t sender = expected.sender;
+  const auto sender = static_cast<std::uint32_t>(transport.named(static_cast<int>(expected.sender)));
   if (header.magic != kFrameMagic) refuse(Errc::corrupt, sender, "not a tightwire frame");
   if (header.version != kWireVersion)
     refuse(Errc::mismatch, sender,
@@ -83,7 +83,7 @@ inline FrameHeader check(const Transport& transport, const std::byte* at, const 
   require_equal("sender", header.sender, expected.sender, sender);
   require_equal("payload size", header.payload_bytes, expected.payload_bytes, sender);
   if (header.fingerprint != expected.fingerprint)
-    refuse(Errc::mismatch, sender, "belongs to another plan than the one agreed on");
+    refuse(Errc::mismatch, sender, "belongs to another plan than the one agreed on, or scaled its residuals otherwise");
   if (header.step != expected.step || header.rollbacks != expected.rollbacks) {
     const auto past = [](const FrameHeader& h) {
       return std::to_string(h.step) + " steps (" + std::to_string(h.rollbacks) + " rolled back, modulo 256)";

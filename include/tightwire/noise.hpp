@@ -9,7 +9,7 @@ namespace tightwire {
 /// parameter, and on nothing else: not on threads, cuts, or the instruction set.
 struct Noise {
   std::uint64_t seed = 0;
-  std::uint32_t use = 0;        ///< reductions of the parameter before
+  std::uint32_t use = 0;        ///< reductions of the parameter before, in steps that were kept and in this one
   std::uint32_t parameter = 0;  ///< its number
   std::uint32_t stream = 0;     ///< 0 for the encoded sum, rank + 1 for a rank's contribution
   std::uint64_t first = 0;      ///< place in the parameter of the slice's first element

@@ -82,6 +82,7 @@ class ParameterList {
     close();
   }
 
+  int ranks() const { return ranks_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   /// The parameters of every bucket so far.
   std::vector<std::vector<ParameterId>> declared() const {

@@ -12,18 +12,22 @@ namespace tightwire {
 
 /// What a Session saved of one rank, checked and not yet taken up. Points into the bytes it was read from.
 ///
-/// Bytes, little-endian: 8 "TWSTATE2", 4 ranks, 4 rank, 4 type of residuals (0 fp32, 1 bf16), 8 steps ended, 8 of them
-/// committed, 8 of them rolled back modulo 256; 8 number of parameters, of each 8 length of its name, the name, 8
-/// elements, 8 length of the basis of its residuals, the basis (over nodes, where the codecs inside and across have
-/// others: both, with | between); 8 number of records, of each 4 kind, 4 number, 8 detail, 8 length, its bytes
-/// (state.hpp); 8 FNV-1a of all before.
+/// Bytes, little-endian: 8 "TWSTATE3", 4 ranks, 4 rank, 4 type of residuals (0 fp32, 1 bf16), 8 steps ended, 8 of them
+/// committed, 8 of them rolled back modulo 256, 8 that name the run (0: unknown); 8 number of parameters, of each 8
+/// length of its name, the name, 8 elements, 8 length of the basis of its residuals, the basis (over nodes, where the
+/// codecs inside and across have others: both, with | between); 8 number of records, of each 4 kind, 4 number, 8
+/// detail, 8 length, its bytes (state.hpp); 8 FNV-1a of all before.
 struct SavedState {
-  static constexpr std::uint64_t kMagic = 0x3245544154535754;  // "TWSTATE2"
-  /// The same without the type of residuals, which was fp32. Still read.
-  static constexpr std::uint64_t kFirstMagic = 0x3145544154535754;  // "TWSTATE1"
+  static constexpr std::uint64_t kMagic = 0x3345544154535754;  // "TWSTATE3"
+  /// The same without the run, and before that without the type of residuals, which was fp32. Both are still read.
+  static constexpr std::uint64_t kSecondMagic = 0x3245544154535754;  // "TWSTATE2"
+  static constexpr std::uint64_t kFirstMagic = 0x3145544154535754;   // "TWSTATE1"
   struct Counters {
     std::uint64_t steps = 0, committed = 0, rollbacks = 0;
-    bool operator==(const Counters&) const = default;
+    std::uint64_t run = 0;  ///< drawn when the first Session of a run was sealed; those that restored it have it too
+    bool same_step(const Counters& other) const {
+      return steps == other.steps && committed == other.committed && rollbacks == other.rollbacks;
+    }
   };
 
   std::uint32_t ranks = 0, rank = 0;
@@ -37,18 +41,20 @@ struct SavedState {
   SavedState(std::span<const std::byte> bytes, const std::vector<Parameter>& parameters) {
     state::Reader reader(bytes);
     const auto magic = reader.get<std::uint64_t>();
-    if (magic != kMagic && magic != kFirstMagic) throw Error(Errc::corrupt, "state: not one of tightwire");
+    if (magic != kMagic && magic != kSecondMagic && magic != kFirstMagic)
+      throw Error(Errc::corrupt, "state: not one of tightwire");
     if (bytes.size() < 2 * sizeof(std::uint64_t) ||
         state::Reader(bytes.last(sizeof(std::uint64_t))).get<std::uint64_t>() !=
             state::fingerprint(bytes.first(bytes.size() - sizeof(std::uint64_t))))
       throw Error(Errc::corrupt, "state: its bytes are damaged");
     ranks = reader.get<std::uint32_t>();
     rank = reader.get<std::uint32_t>();
-    const auto type = magic == kMagic ? reader.get<std::uint32_t>() : 0;
+    const auto type = magic != kFirstMagic ? reader.get<std::uint32_t>() : 0;
     residuals = static_cast<ElementType>(type);
     counters.steps = reader.get<std::uint64_t>();
     counters.committed = reader.get<std::uint64_t>();
     counters.rollbacks = reader.get<std::uint64_t>();
+    if (magic == kMagic) counters.run = reader.get<std::uint64_t>();
     if (ranks == 0 || rank >= ranks) throw corrupt("rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     if (type > static_cast<std::uint32_t>(ElementType::bf16))
       throw corrupt("residuals of type " + std::to_string(type));

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -15,6 +16,7 @@
 #include <tightwire/automatic_codec.hpp>
 #include <tightwire/automatic_nodes.hpp>
 #include <tightwire/bucket.hpp>
+#include <tightwire/bucket_opening.hpp>
 #include <tightwire/bucket_planning.hpp>
 #include <tightwire/detail/first_error.hpp>
 #include <tightwire/engine.hpp>
@@ -59,16 +61,11 @@ class Handle {
 /// every later call throws the same error.
 class Session {
  public:
-  /// Throws Error(invalid_argument) without a transport, for skip_step where a step cannot be rolled back, and for
-  /// momentum correction that makes no sense.
+  /// Throws Error(invalid_argument) without a transport, for a timeout that is not above 0, for skip_step where a step
+  /// cannot be rolled back, and for momentum correction that makes no sense.
   explicit Session(std::shared_ptr<Transport> transport, SessionOptions options = {})
       : transport_(given(std::move(transport))), options_(std::move(options)), list_(where(), transport_->size()) {
-    if (options_.nonfinite == NonFinitePolicy::skip_step && options_.error_feedback && !options_.rollback)
-      throw bad("Session: the policy skip_step needs rollback = true, or error_feedback = false");
-    options_.momentum.check();
-    if (options_.momentum && !options_.error_feedback)
-      throw bad("Session: momentum correction needs error_feedback = true, which gathers it");
-    check_residuals(options_);
+    check_options(options_, where() + "Session: ");
     channel_ = transport_->next_channel();
   }
   Session(const Session&) = delete;
@@ -108,20 +105,23 @@ class Session {
   }
 
   /// Plans everything, takes all memory and agrees with the other ranks. Collective. Throws Error(mismatch) on every
-  /// rank that names two ranks and the first thing they differ in, Error(timeout) when a rank does not come. An error
-  /// closes the Session.
+  /// rank that names two ranks and the first thing they differ in, or the rank that cannot plan and why (that one
+  /// throws its own error); Error(timeout) when a rank does not come. An error closes the Session.
   void seal() {
     require_open_for("seal");
     try {
       options_.hierarchy = hierarchy_in_force(*transport_, channel_, options_);
       if (options_.codec.automatic()) options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
-      list_.fill_buckets(options_.bucket_bytes);
-      parameter_memory_.resize(parameters().size());
-      plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
-      const std::string plan = description() + agreement_of(options_.observer);
-      fingerprint_ = agree(*transport_, channel_, plan, options_.timeout);
+      fingerprint_ = agree_on(*transport_, channel_, options_.timeout, [&] {
+        list_.fill_buckets(options_.bucket_bytes);
+        parameter_memory_.resize(parameters().size());
+        plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
+        return description() + agreement_of(options_.observer);
+      });
       const auto buckets = static_cast<std::uint32_t>(list_.buckets().size());
-      first_channel_ = agree_on_channels(*transport_, channel_, Channels::kKinds * buckets, options_.timeout);
+      const Chosen chosen = agree_on_channels(*transport_, channel_, Channels::kKinds * buckets, options_.timeout);
+      first_channel_ = chosen.first_channel;
+      run_ = chosen.run;
     } catch (const std::exception&) {
       failure_ = std::current_exception();
       throw;
@@ -230,13 +230,17 @@ class Session {
     end_step(false);
   }
 
-  /// Multiplies this rank's residuals and momenta: by a new loss scale over the old one, or by 0. Between steps.
+  /// Multiplies residuals and momenta: by a new loss scale over the old one, or by 0. Between steps, on every rank
+  /// alike. Over nodes and with momentum correction results would differ otherwise, and the next reduction throws
+  /// Error(mismatch); else what ranks have left of earlier steps would only count for other amounts.
   void scale_residuals(float factor) {
     require_idle("scale_residuals");
     if (step_.calls != 0 || !std::isfinite(factor))
       throw bad("scale_residuals: the factor must be finite, and the step committed or rolled back first");
     for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
     memory_.scale(factor);
+    if (factor != 1.0f && (options_.hierarchy || options_.momentum))
+      scaled_ = fingerprint(std::to_string(scaled_) + "*" + std::to_string(std::bit_cast<std::uint32_t>(factor)));
   }
 
   /// Everything of this rank that later steps depend on, apart from the model: residuals, momenta, factors, counters,
@@ -245,12 +249,13 @@ class Session {
     require_idle("save");
     if (step_.calls != 0) throw bad("save: commit the step or roll it back first");
     for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
-    return detail::save(memory_view(), {steps_, committed_, rollbacks_});
+    return detail::save(memory_view(), {steps_, committed_, rollbacks_, run_});
   }
   /// Takes up what this rank saved in a job of as many ranks. The Session is sealed and between steps; parameters have
-  /// the same names and sizes as then, in any order; codecs may be others. Collective. Throws Error(corrupt) for bytes
-  /// that are not a state, Error(mismatch) where parameters differ and on ranks that find another in error or with the
-  /// state of another step, Error(invalid_argument) for the state of another rank, or where something would be lost.
+  /// the same names and sizes as then, in any order; a codec may be another one where residuals stay where they are,
+  /// with as many elements per owner and in the same basis. Collective. Throws Error(corrupt) for bytes that are not a
+  /// state, Error(mismatch) where parameters differ and on ranks that find another in error or with the state of
+  /// another step or run, Error(invalid_argument) for the state of another rank, or where something would be lost.
   /// Nothing is changed then.
   void restore(std::span<const std::byte> own) { restore({&own, 1}, true); }
   /// The same from what all ranks of a job of any number of ranks saved, in any order, flat or over nodes: residuals
@@ -291,19 +296,22 @@ class Session {
   /// Memory for residuals in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
   /// The residuals of the last commit, copied: what this rank's contributions to a parameter lost, and what the sums it
-  /// owns in a bucket lost (in the order of its shares). Empty where nothing can be lost. Throws
-  /// Error(invalid_argument) for a parameter beside or in matrices of PowerSgd while its bucket is under way.
+  /// owns in a bucket lost (in the order of its shares). Empty where nothing can be lost. With rollback = false there
+  /// is one copy, which is that of the step so far. Throws Error(invalid_argument) while the bucket is under way, for
+  /// such a copy and for a parameter beside or in matrices of PowerSgd.
   std::vector<float> sender_residual(ParameterId id) const {
     if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
     if (!engine_ || parameter_memory_[id].residual == ParameterMemory::kNone) return {};
     const Bucket& bucket = known(list_.bucket_of(id));
-    if (!bucket.matrices.positions.empty()) require_not_started("sender_residual", bucket);
+    if (!bucket.matrices.positions.empty() || !memory_.can_roll_back()) require_not_started("sender_residual", bucket);
     bucket.settle_residuals();
     return memory_.committed(parameter_memory_[id].residual);
   }
   std::vector<float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);
-    return engine_ && bucket.has_owner_residual ? memory_.committed(bucket.owner_region) : std::vector<float>{};
+    if (!engine_ || !bucket.has_owner_residual) return {};
+    if (!memory_.can_roll_back()) require_not_started("owner_residual", bucket);
+    return memory_.committed(bucket.owner_region);
   }
 
   /// What is in force, line by line: options, then every parameter with its codec, then every bucket with its algorithm
@@ -359,12 +367,10 @@ class Session {
     steps_ = restored.counters.steps;
     committed_ = restored.counters.committed;
     rollbacks_ = static_cast<std::uint8_t>(restored.counters.rollbacks);
-    for (BucketId id = 0; id < list_.buckets().size(); ++id) list_.buckets()[id].sequence = restored.sequences[id];
+    if (restored.counters.run != 0) run_ = restored.counters.run;
+    scaled_ = 0;
+    for (BucketId id = 0; id < list_.buckets().size(); ++id) restored.reductions[id].apply(list_.buckets()[id]);
     step_began_ = Clock::now();
-  }
-
-  Residual open(ErrorMemory::Region region) {
-    return region == ParameterMemory::kNone ? Residual{} : memory_.open(region);
   }
 
   /// All that needs memory, once the ranks agree.
@@ -381,33 +387,21 @@ class Session {
     step_began_ = Clock::now();
   }
 
-  void open_parts(Bucket& bucket) {
-    for (BucketPart* part : bucket.parts())
-      for (std::size_t i = 0; i < part->positions.size(); ++i) {
-        const ParameterId id = bucket.parameters[part->positions[i]];
-        part->pointers[i] = bucket.pointers[part->positions[i]];
-        part->senders[i] = open(parameter_memory_[id].residual);
-        if (!part->momenta.empty()) part->momenta[i] = open(parameter_memory_[id].momentum);
-      }
-  }
-  /// One buffer, of which every rank has a shard; its residual is of all shards, or of ours.
-  void open_shards(Bucket& bucket) {
-    const Residual residual = open(parameter_memory_[bucket.parameters.front()].residual);
-    const bool all = bucket.plan.contributes();
-    for (std::size_t shard = 0; shard < bucket.planned.size(); ++shard) {
-      const PlannedParameter& planned = bucket.planned[shard];
-      bucket.blocks.pointers[shard] =
-          static_cast<std::byte*>(bucket.pointers.front()) + planned.first * element_bytes(planned.type);
-      const bool ours = shard == static_cast<std::size_t>(rank());
-      bucket.blocks.senders[shard] = all ? advanced(residual, planned.first) : ours ? residual : Residual{};
-    }
-  }
-
   /// Starts a bucket whose pointers are in place.
   void begin(Bucket& bucket, bool background) {
-    bucket.sharded() ? open_shards(bucket) : open_parts(bucket);
-    for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i)
-      bucket.stages[i] = memory_.open(bucket.stage_regions[i]);
+    try {
+      open_bucket(bucket, parameter_memory_, memory_, rank());
+      begin_reductions(bucket);
+      engine_->start(bucket.operation, background);
+    } catch (const std::exception& error) {
+      engine_->close(std::current_exception(), error.what());  // the other ranks know nothing of it and would wait
+      throw;
+    }
+    bucket.started = true;
+    ++bucket.sequence;
+    ++bucket.use;
+  }
+  void begin_reductions(Bucket& bucket) {
     const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
     std::size_t next = 0;
     for (const BucketPart* part : bucket.parts()) {
@@ -418,14 +412,13 @@ class Session {
                                                   .step = steps_,
                                                   .rollbacks = rollbacks_,
                                                   .sequence = bucket.sequence,
+                                                  .use = bucket.use,
                                                   .seed = options_.seed,
                                                   .committed = committed_,
                                                   .momenta = part->momenta,
-                                                  .stages = bucket.stages});
+                                                  .stages = bucket.stages,
+                                                  .scaled = scaled_});
     }
-    engine_->start(bucket.operation, background);
-    bucket.started = true;
-    ++bucket.sequence;
   }
 
   void finish(Bucket& bucket) {
@@ -447,7 +440,7 @@ class Session {
       for (const std::size_t position : part->positions) {
         const Parameter& parameter = parameters()[bucket.parameters[position]];
         host::apply_momentum(options_.momentum, parameter.type, bucket.pointers[position], parameter.count,
-                             open(parameter_memory_[bucket.parameters[position]].momentum));
+                             memory_.open(parameter_memory_[bucket.parameters[position]].momentum));
       }
   }
   void require_finite(const Bucket& bucket) const {
@@ -458,8 +451,10 @@ class Session {
 
   void end_step(bool keep) {
     keep ? memory_.commit() : memory_.rollback();
-    for (Bucket& bucket : list_.buckets())
+    for (Bucket& bucket : list_.buckets()) {
+      bucket.end_step(keep);
       for (const auto& reduction : bucket.operation.reductions) reduction->end_step(keep);
+    }
     ++steps_;
     keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
     const TimePoint now = Clock::now();
@@ -481,6 +476,8 @@ class Session {
   std::uint64_t steps_ = 0;
   std::uint8_t rollbacks_ = 0;  // modulo 256
   std::uint64_t committed_ = 0;
+  std::uint64_t run_ = 0;
+  std::uint64_t scaled_ = 0;  // names the factors of scale_residuals; 0: none
   TimePoint step_began_;
   StepStatistics step_, last_step_, total_;
   std::vector<void*> flat_;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <tightwire/codec.hpp>
 #include <tightwire/element.hpp>
@@ -41,7 +42,7 @@ struct SessionOptions {
   NonFinitePolicy nonfinite = NonFinitePolicy::propagate;
   MomentumCorrection momentum = {};                  ///< off by default; see there what the optimizer must not do then
   std::uint64_t seed = 0;                            ///< of stochastic rounding, and of what is drawn at random
-  std::chrono::milliseconds timeout{60'000};         ///< without progress; not compared between ranks
+  std::chrono::milliseconds timeout{60'000};         ///< without progress, above 0; not compared between ranks
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< parameters that are in no bucket by `seal` are put into ones
                                                      ///< of about this size, in order of addition
   PlanOptions plan = {};
@@ -49,13 +50,20 @@ struct SessionOptions {
   std::shared_ptr<Observer> observer = {};  ///< told what the Session does, such as Telemetry; not compared
 };
 
-/// Throws Error(invalid_argument) for a type that residuals are never kept in, Error(unsupported) for one that does not
-/// go with the other options.
-inline void check_residuals(const SessionOptions& options) {
+/// Throws Error(invalid_argument) for options that make no sense, Error(unsupported) for such as do not go together.
+/// `who` begins every error.
+inline void check_options(const SessionOptions& options, const std::string& who) {
+  const auto bad = [&](const std::string& what) { return Error(Errc::invalid_argument, who + what); };
+  if (options.timeout.count() <= 0)
+    throw bad("timeout is " + std::to_string(options.timeout.count()) + " ms, and must be above 0");
+  if (options.nonfinite == NonFinitePolicy::skip_step && options.error_feedback && !options.rollback)
+    throw bad("the policy skip_step needs rollback = true, or error_feedback = false");
+  options.momentum.check();
+  if (options.momentum && !options.error_feedback)
+    throw bad("momentum correction needs error_feedback = true, which gathers it");
   if (options.residual == ElementType::f32) return;
-  if (options.residual != ElementType::bf16)
-    throw Error(Errc::invalid_argument, "Session: residuals are kept in fp32 or bf16, not in fp16");
-  if (options.momentum) throw Error(Errc::unsupported, "Session: momentum correction is not with residuals in bf16");
+  if (options.residual != ElementType::bf16) throw bad("residuals are kept in fp32 or bf16, not in fp16");
+  if (options.momentum) throw Error(Errc::unsupported, who + "momentum correction is not with residuals in bf16");
 }
 
 }  // namespace tightwire

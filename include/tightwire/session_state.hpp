@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <initializer_list>
@@ -48,6 +49,7 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
   writer.put(counters.steps);
   writer.put(counters.committed);
   writer.put(counters.rollbacks);
+  writer.put(counters.run);
   writer.put(std::uint64_t{from.parameters.size()});
   state::Records records;
   for (std::size_t id = 0; id < from.parameters.size(); ++id) {
@@ -67,13 +69,29 @@ std::vector<std::byte> save(const SessionMemory& from, const SavedState::Counter
         records.add(saved_as(bucket, kind, from.rank), id, begin,
                     from.memory.committed_bytes(*region_of(bucket, kind)).subspan(at * element, count * element));
       });
-    records.add(Kind::sequence, number, bucket.sequence, std::span<const float>{});
+    records.add(Kind::sequence, number, bucket.sequence, std::span(&bucket.kept_use, 1));
     for (const auto& reduction : bucket.operation.reductions) reduction->save(records);
   }
   writer.put(records.count());
   writer.put(records.bytes());
   return writer.finish();
 }
+
+/// How often a bucket was reduced, see Bucket.
+struct Reductions {
+  std::uint32_t sequence = 0, use = 0;
+
+  /// States that say nothing of steps kept drew by all reductions.
+  static Reductions of(const state::Record& record) {
+    Reductions made{static_cast<std::uint32_t>(record.detail), static_cast<std::uint32_t>(record.detail)};
+    if (record.bytes.size() == sizeof made.use) std::memcpy(&made.use, record.bytes.data(), sizeof made.use);
+    return made;
+  }
+  void apply(Bucket& bucket) const {
+    bucket.sequence = sequence;
+    bucket.use = bucket.kept_use = use;
+  }
+};
 
 /// Takes up what was saved. Everything is checked before anything is changed.
 ///
@@ -100,30 +118,21 @@ class Restoring {
 
   const SavedState::Counters& counters() const { return states_.front().counters; }
 
-  /// Equal on all ranks that take up the same step.
-  std::uint64_t fingerprint() const {
-    state::Writer writer;
-    for (const std::uint64_t value : {counters().steps, counters().committed, counters().rollbacks}) writer.put(value);
-    writer.put(states_.front().ranks);
-    for (const state::Record& record : states_.front().records) {
-      if (!state::shared_by_ranks(record.kind)) continue;
-      writer.put(record.detail);
-      writer.put(record.bytes);
-    }
-    return std::max<std::uint64_t>(state::fingerprint(writer.bytes()), 1);
-  }
+  /// Equal on all ranks that take up the same step of the same run.
+  std::uint64_t fingerprint() const { return std::max<std::uint64_t>(fingerprint_of(states_.front()), 1); }
 
-  /// Of a bucket: how often it was reduced, or the one that was most.
-  std::uint32_t sequence(std::size_t bucket) const {
-    std::uint64_t most = 0;
+  /// How often a bucket was reduced, or the one that was most.
+  Reductions reductions(std::size_t bucket) const {
+    Reductions most;
     std::size_t buckets = 0;
     for (const state::Record& record : states_.front().records) {
       if (record.kind != Kind::sequence) continue;
       ++buckets;
-      most = std::max(most, record.detail);
+      const Reductions its = Reductions::of(record);
+      most = {std::max(most.sequence, its.sequence), std::max(most.use, its.use)};
     }
     const state::Record* record = state::find(states_.front().records, Kind::sequence, bucket);
-    return static_cast<std::uint32_t>(record != nullptr && buckets == to_.buckets.size() ? record->detail : most);
+    return record != nullptr && buckets == to_.buckets.size() ? Reductions::of(*record) : most;
   }
 
   void apply(ErrorMemory& memory) {
@@ -149,6 +158,22 @@ class Restoring {
 
  private:
   using Kind = state::Kind;
+
+  static std::uint64_t fingerprint_of(const SavedState& state) {
+    const SavedState::Counters& counters = state.counters;
+    state::Writer writer;
+    for (const std::uint64_t value : {counters.steps, counters.committed, counters.rollbacks, counters.run})
+      writer.put(value);
+    writer.put(state.ranks);
+    for (const state::Record& record : state.records) {
+      if (!state::shared_by_ranks(record.kind)) continue;
+      writer.put(static_cast<std::uint32_t>(record.kind));
+      writer.put(record.number);
+      writer.put(record.detail);
+      writer.put(record.bytes);
+    }
+    return state::fingerprint(writer.bytes());
+  }
 
   static Error bad(const std::string& what) { return Error(Errc::invalid_argument, "restore: " + what); }
   /// A negative zero, to which anything added is itself, bit for bit.
@@ -176,9 +201,15 @@ class Restoring {
       if (state.ranks != states_.size() || state.rank != i)
         throw bad("got " + std::to_string(states_.size()) + " states, of which one is of rank " +
                   std::to_string(state.rank) + " of " + std::to_string(state.ranks) + "; every rank's is needed, once");
-      if (!(state.counters == counters()))
+      if (!state.counters.same_step(counters()))
         throw bad("rank 0 was saved after " + std::to_string(counters().steps) + " steps and rank " +
                   std::to_string(i) + " after " + std::to_string(state.counters.steps));
+      if (state.counters.run != counters().run)
+        throw bad("rank 0 and rank " + std::to_string(i) + " were saved by different runs");
+      if (fingerprint_of(state) != fingerprint_of(states_.front()))
+        throw bad("rank 0 and rank " + std::to_string(i) +
+                  " have saved other factors, ranges or numbers of reductions, " +
+                  "which all ranks of a run have alike");
     }
   }
 
@@ -354,34 +385,45 @@ class Restoring {
 /// What a Session goes on from.
 struct Restored {
   SavedState::Counters counters;
-  std::vector<std::uint32_t> sequences;  ///< of buckets
+  std::vector<Reductions> reductions;  ///< of buckets
 };
 
 /// Reads states, makes sure that every rank can take up the same step, or none does, and takes it up. Collective.
-/// Throws Error(mismatch) that names the rank that cannot, or is at another step; then nothing was changed.
+/// Throws Error(mismatch) that names the rank that cannot, or is at another step; then nothing was changed. Memory that
+/// gives out once every rank goes on closes the transport.
 template <class Once = void>  // see core_session.hpp
 Restored restore(Transport& transport, std::uint32_t channel, const SessionMemory& to,
                  std::span<const std::span<const std::byte>> states, bool own_only, ErrorMemory& memory) {
   const std::string where = "rank " + std::to_string(to.rank) + ": ";
   std::optional<Restoring> restoring;
+  Restored restored;
+  std::uint64_t mine = 0;
   std::exception_ptr failure;
   try {
     restoring.emplace(to, states, own_only);
+    restored.counters = restoring->counters();
+    for (std::size_t bucket = 0; bucket < to.buckets.size(); ++bucket)
+      restored.reductions.push_back(restoring->reductions(bucket));
+    mine = restoring->fingerprint();
   } catch (const Error& error) {
     failure = std::make_exception_ptr(Error(error.code(), where + error.what()));
+  } catch (const std::exception&) {  // for want of memory, most likely
+    failure = std::current_exception();
   }
-  const std::uint64_t mine = restoring ? restoring->fingerprint() : 0;
   const auto all =
       exchange_greetings(transport, channel, {mine, 0}, to.options.timeout, "restoring a state (every rank must)");
   if (failure) std::rethrow_exception(failure);
   for (std::size_t peer = 0; peer < all.size(); ++peer)
     if (all[peer].value != mine)
-      throw Error(Errc::mismatch, where + "restore: rank " + std::to_string(peer) +
-                                      (all[peer].value == 0 ? " could not" : " restores the state of another step"));
-  restoring->apply(memory);
-  Restored restored{restoring->counters(), {}};
-  for (std::size_t bucket = 0; bucket < to.buckets.size(); ++bucket)
-    restored.sequences.push_back(restoring->sequence(bucket));
+      throw Error(Errc::mismatch,
+                  where + "restore: rank " + std::to_string(peer) +
+                      (all[peer].value == 0 ? " could not" : " restores the state of another step, or of another run"));
+  try {
+    restoring->apply(memory);
+  } catch (const std::exception& error) {
+    transport.abort(error.what());
+    throw;
+  }
   return restored;
 }
 

@@ -87,7 +87,7 @@ enum class Kind : std::uint32_t {
   turn = 6,             ///< of a parameter that is sent as one factor in turn: `detail` is the side that comes next
   rank_choice = 7,      ///< of a parameter: averages as 64-bit floats; `detail` is an index and, above 32 bits, uses
   ranges = 8,           ///< of a bucket: where the ranges of its ranks begin, as 64-bit integers
-  sequence = 9,         ///< of a bucket: `detail` is how often it was reduced
+  sequence = 9,         ///< of a bucket: `detail` is how often it was reduced; 32 bits say how often in steps kept
   // Over nodes, of runs as an owner's:
   node_residual = 10,         ///< what a node's sum lost on its way to the others
   result_residual = 11,       ///< what the result lost on its way to the ranks of the first node

@@ -16,6 +16,12 @@ namespace tightwire {
 using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
+/// When a limit from `from` on is over. Limits of more than a century are one: clocks count no further.
+inline TimePoint deadline_after(std::chrono::milliseconds limit, TimePoint from = Clock::now()) {
+  constexpr std::chrono::milliseconds kCentury = std::chrono::hours(24 * 36525);
+  return from + std::clamp(limit, std::chrono::milliseconds(0), kCentury);
+}
+
 /// One message of a round. The bytes stay the transport's until the round is done.
 struct Message {
   enum class Kind : std::uint8_t { send, receive };
@@ -75,6 +81,8 @@ class Transport {
 
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
+  /// What errors call a rank: its number in the job, where this is a part of one.
+  virtual int named(int rank) const noexcept { return rank; }
   /// The mode really in force, for people: "in-process", "ucx: posix cma to 3 peers".
   virtual std::string describe() const = 0;
 

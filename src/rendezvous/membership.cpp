@@ -50,7 +50,7 @@ std::unique_ptr<Membership> join_with_protocol(const Rendezvous& rendezvous, std
                                                std::uint32_t protocol) {
   check(rendezvous, blob);
   if (rendezvous.size == 1) return std::make_unique<LoneMembership>(blob);
-  const JoinRequest request{rendezvous, blob, Clock::now() + rendezvous.timeout, protocol};
+  const JoinRequest request{rendezvous, blob, deadline_after(rendezvous.timeout), protocol};
   Joined joined = rendezvous.rank == 0 ? gather(request) : report(request);
   return std::make_unique<StandingMembership>(rendezvous, std::move(joined));
 }

@@ -241,7 +241,7 @@ bool StandingMembership::has_output() const noexcept {
 
 /// Waits until the kernel has taken everything, so that it arrives even if the process ends next.
 void StandingMembership::send_out(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit) {
-  const TimePoint until = Clock::now() + limit;
+  const TimePoint until = deadline_after(limit);
   std::vector<pollfd> polled;
   while (true) {
     polled.clear();

@@ -73,6 +73,29 @@ TEST_F(CudaSession, OptionsAsOnHosts) {
   }
 }
 
+/// Every step is done twice, first with other gradients and then rolled back: what is drawn at random is as if it had
+/// been done once, on hosts.
+TEST_F(CudaSession, ARolledBackStepDrawsNothing) {
+  use_schedule(1);
+  Steps steps;
+  steps.model = {{"a", {37, 61}, ElementType::f32, parse_codec("int8:round=stochastic")},
+                 {"b", {900}, ElementType::bf16, parse_codec("int4:round=stochastic")},
+                 {"drawn", {800}, ElementType::f32, parse_codec("randomk:ratio=0.1")}};
+  steps.options.seed = 3;
+  const int ranks = std::min(3, most_ranks());
+  const DeviceReduce twice = [&](cuda::Session& session, DeviceGradients& gradients, cudaStream_t stream) {
+    Gradients values(steps.model);
+    values.fill_bell(static_cast<std::uint64_t>(session.rank()) + session.steps());
+    DeviceGradients others(steps.model);
+    others.upload(values, stream);
+    session.all_reduce(others.pointers(), stream);
+    session.rollback();
+    session.synchronize();
+    session.all_reduce(gradients.pointers(), stream);
+  };
+  ASSERT_TRUE(same_results(run_on_devices(steps, ranks, twice), steps.run(ranks)));
+}
+
 /// Of both stages, element by element.
 TEST_F(CudaSession, ResidualsAreThoseOfHosts) {
   use_schedule(1);

@@ -147,5 +147,51 @@ TEST(Agreement, GatherValuesGivesEveryRankAllValues) {
   });
 }
 
+TEST(Agreement, ALimitThatClocksDoNotReachIsACentury) {
+  const TimePoint now = Clock::now();
+  EXPECT_EQ(deadline_after(milliseconds(5), now), now + milliseconds(5));
+  EXPECT_EQ(deadline_after(milliseconds(-5), now), now);
+  EXPECT_EQ(deadline_after(milliseconds::min(), now), now);
+  EXPECT_EQ(deadline_after(milliseconds::max(), now), now + std::chrono::hours(24 * 36525));
+  run_all(3, [](const std::shared_ptr<Transport>& transport) {
+    if (transport->rank() == 1) std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_EQ(gather_values(*transport, 7, milliseconds::max()), (std::vector<std::uint64_t>{7, 7, 7}));
+    EXPECT_EQ(agree(*transport, transport->next_channel(), "x", milliseconds::max()), fingerprint("x"));
+  });
+}
+
+TEST(Agreement, OneRankThatCannotDescribeIsNamedByAllOthersAtOnce) {
+  const TimePoint began = Clock::now();
+  const auto outcomes = run_each(local::make(3), [](const std::shared_ptr<Transport>& transport) {
+    tightwire::agree_on(*transport, transport->next_channel(), kLong, [&]() -> std::string {
+      if (transport->rank() == 1) throw Error(Errc::unsupported, "not here");
+      return "a\nb\n";
+    });
+  });
+  EXPECT_LT(Clock::now() - began, kLong);
+  EXPECT_EQ(outcomes[1].error, Errc::unsupported);
+  EXPECT_EQ(outcomes[1].message, "not here");
+  for (const std::size_t rank : {0u, 2u}) {
+    EXPECT_EQ(outcomes[rank].error, Errc::mismatch);
+    EXPECT_TRUE(contains(outcomes[rank].message, "rank 1 has cannot plan: not here"));
+  }
+  // Where all say the same of it, each has its own error all the same.
+  const auto all = run_each(local::make(2), [](const std::shared_ptr<Transport>& transport) {
+    tightwire::agree_on(*transport, transport->next_channel(), kLong,
+                        []() -> std::string { throw Error(Errc::unsupported, "nowhere"); });
+  });
+  for (const Outcome& outcome : all) EXPECT_EQ(outcome.error, Errc::unsupported);
+}
+
+TEST(Agreement, OneRankThatCannotGatherIsNamedAndChannelsGoOnAlike) {
+  run_all(3, [](const std::shared_ptr<Transport>& transport) {
+    if (transport->rank() == 2)
+      refuse_to_gather(*transport, kLong);
+    else
+      EXPECT_ERROR(gather_values(*transport, 1, kLong), Errc::mismatch, "rank 2 called it with arguments that");
+    EXPECT_EQ(gather_values(*transport, 4, kLong), (std::vector<std::uint64_t>{4, 4, 4}));
+  });
+}
+
 }  // namespace
 }  // namespace tightwire::testing::agreement_test

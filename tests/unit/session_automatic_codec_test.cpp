@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -213,6 +214,58 @@ TEST(Calibration, TellsCostsOfEveryCodecAndExplainsItsTrials) {
     EXPECT_GT(one.costs.at(codec, 1e6).encode_seconds, 0) << codec;
   }
   EXPECT_ERROR(measure_link(*local::make(1).front()), Errc::invalid_argument, "one rank");
+}
+
+/// They would measure other codecs, or as many that are others.
+TEST(AutomaticCodec, RanksThatDifferInTheirRulesAloneAreFound) {
+  struct Case {
+    std::function<void(SessionOptions&)> change;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {[](SessionOptions& o) { o.policy.rules = {{.name = "other", .codec = parse_codec("topk:ratio=0.1+int7")}}; },
+       "rank 1 has parameter \"other\" [96,64] fp32 topk:ratio=0.1"},
+      {[](SessionOptions& o) { o.policy.rules = {{.name = "other", .codec = parse_codec("int8:block=64")}}; },
+       "rank 1 has parameter \"other\" [96,64] fp32 int8:block=64"},
+      {[](SessionOptions& o) { o.hierarchy = Hierarchy::of_equal_nodes(3, 1, parse_codec("bf16")); },
+       "rank 1 has hierarchy of nodes 0 | 1 | 2, inside bf16"},
+      {[](SessionOptions& o) { o.bucket_bytes = 1 << 14; }, "rank 1 has bucket of parameters 0"},
+  };
+  for (const Case& c : cases) {
+    const TimePoint began = Clock::now();
+    const auto outcomes = run_each(local::make(3), [&](const std::shared_ptr<Transport>& transport) {
+      SessionOptions options{.codec = Auto{}};
+      if (transport->rank() == 1) c.change(options);
+      Session session(transport, options);
+      session.add("matrix", {64, 64});
+      session.add("other", {96, 64});
+      session.seal();
+    });
+    expect_everywhere(outcomes, Errc::mismatch, c.says);
+    EXPECT_LT(Clock::now() - began, std::chrono::seconds(20));
+  }
+}
+
+TEST(AutomaticCodec, ARankThatCannotPlanIsNamedBeforeAnythingIsMeasured) {
+  const auto outcomes = run_each(local::make(3), [](const std::shared_ptr<Transport>& transport) {
+    SessionOptions options{.codec = Auto{}};
+    if (transport->rank() == 1) options.hierarchy = {.node_of_rank = {0, 1}};
+    Session session(transport, options);
+    session.add("matrix", {64, 64});
+    session.seal();
+  });
+  EXPECT_EQ(outcomes[1].error, Errc::invalid_argument);
+  for (const int other : {0, 2}) {
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(other)].error, Errc::mismatch);
+    EXPECT_TRUE(contains(outcomes[static_cast<std::size_t>(other)].message, "rank 1 has cannot plan: "));
+  }
+}
+
+TEST(AutomaticCodec, AChoiceThatIsNoneIsCorrupt) {
+  const std::vector<Codec> codecs = detail::automatic_candidates();
+  EXPECT_EQ(detail::codec_of_rank_0(codecs, codecs.size() - 1).spec(), codecs.back().spec());
+  EXPECT_ERROR(detail::codec_of_rank_0(codecs, codecs.size()), Errc::corrupt, "rank 0 chose number 4 of 4 codecs");
+  EXPECT_ERROR(detail::codec_of_rank_0(codecs, ~std::uint64_t{0}), Errc::corrupt, "rank 0 chose number");
 }
 
 }  // namespace

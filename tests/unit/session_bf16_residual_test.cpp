@@ -173,13 +173,19 @@ TEST(SessionBf16Residual, IsHandedOnToOtherRanks) {
 TEST(SessionBf16Residual, AStateOfTheFirstVersionIsOneInFp32) {
   const SessionOptions options = in_pieces(Algorithm::two_shot);
   const std::vector<State> now = saved(options, 1);
-  // Without the type, and with the check sum that it then has.
-  state::Writer first;
+  // Without the run, first of all without the type as well, and with the check sum that it then has.
+  state::Writer first, second;
   const std::span<const std::byte> bytes(now[0]);
   first.put(SavedState::kFirstMagic);
+  second.put(SavedState::kSecondMagic);
   first.put(bytes.subspan(8, 8));
-  first.put(bytes.subspan(20, bytes.size() - 28));
+  second.put(bytes.subspan(8, 12));
+  for (state::Writer* const each : {&first, &second}) {
+    each->put(bytes.subspan(20, 24));
+    each->put(bytes.subspan(52, bytes.size() - 60));
+  }
   EXPECT_EQ(gone_on({first.finish()}, options, 1), gone_on(now, options, 1));
+  EXPECT_EQ(gone_on({second.finish()}, options, 1), gone_on(now, options, 1));
   state::Writer unknown;
   unknown.put(bytes.first(16));
   unknown.put(std::uint32_t{2});
@@ -208,6 +214,44 @@ TEST(SessionBf16Residual, IsRefusedByNameWhereItIsNot) {
     options.momentum = {};
     options.residual = ElementType::f16;
     EXPECT_ERROR(Session(transport, options), Errc::invalid_argument, "not in fp16");
+  });
+}
+
+/// One of a user's own, which knows of no such residuals.
+class OwnCoder final : public Coder {
+ public:
+  explicit OwnCoder(bool keeps) : keeps_(keeps) {}
+  std::string spec() const override { return "own"; }
+  std::size_t block() const noexcept override { return int8_.block(); }
+  std::size_t wire_bytes(std::size_t count) const noexcept override { return int8_.wire_bytes(count); }
+  bool lossless(ElementType type) const noexcept override { return int8_.lossless(type); }
+  bool keeps_bf16() const noexcept override { return keeps_; }
+  std::uint64_t encode(ElementType type, const Encode& job) const override { return int8_.encode(type, job); }
+  NonFinite combine(ElementType type, const Combine& job) const override { return int8_.combine(type, job); }
+  void decode(ElementType type, const Decode& job) const override { int8_.decode(type, job); }
+
+ private:
+  HostCoder<Int8> int8_;
+  bool keeps_;
+};
+
+TEST(SessionBf16Residual, ACoderThatDoesNotLookAtItIsRefused) {
+  run_all(1, [](const std::shared_ptr<Transport>& transport) {
+    for (const bool keeps : {true, false})
+      for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter}) {
+        SessionOptions options = in_bf16({});
+        options.codec = Codec(std::make_shared<OwnCoder>(keeps));
+        Session session(transport, options);
+        session.add("w", {100, 100}, ElementType::f32, operation);
+        if (!keeps) {
+          EXPECT_ERROR(session.seal(), Errc::unsupported, "\"w\" is own, whose residuals are fp32, and not bf16");
+          continue;
+        }
+        session.seal();
+        std::vector<float> gradient(10'000, 1.0f);
+        session.run(0, gradient.data());
+        EXPECT_TRUE(session.commit());
+      }
   });
 }
 

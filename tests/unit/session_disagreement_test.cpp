@@ -48,6 +48,15 @@ TEST(Disagreement, IsAnErrorOnEveryRankThatNamesBothValues) {
       {"operation", [](Model&, auto& o) { o.average = false; }, "operation mean", "operation sum"},
       {"feedback", [](Model&, auto& o) { o.error_feedback = false; }, "error feedback on", "error feedback off"},
       {"rollback", [](Model&, auto& o) { o.rollback = false; }, "rollback on", "rollback off"},
+      {"seed", [](Model&, auto& o) { o.seed = 17; }, "seed 0", "seed 17"},
+      {"residuals", [](Model&, auto& o) { o.residual = ElementType::bf16; }, "error feedback on",
+       "error feedback on, residuals in bf16"},
+      {"momentum",
+       [](Model&, auto& o) {
+         o.momentum.factor = 0.9f;
+         o.momentum.optimizer_momentum = 0;
+       },
+       "seed 0", "momentum correction 0.9"},
       {"policy", [](Model&, auto& o) { o.nonfinite = NonFinitePolicy::error; }, "policy propagate", "policy error"},
       {"algorithm", [](Model&, auto& o) { o.plan.algorithm = Algorithm::one_shot; }, "two_shot", "one_shot"},
       {"share", [](Model&, auto& o) { o.plan.share_elements = 1 << 17; }, "share automatic", "share 131072"},
@@ -79,6 +88,56 @@ TEST(Disagreement, IsAnErrorOnEveryRankThatNamesBothValues) {
         EXPECT_TRUE(contains(outcome.message, c.there));
         EXPECT_TRUE(contains(outcome.message, "rank " + std::to_string(odd)));
       }
+    }
+}
+
+/// It knows before it has said anything. The others hear of it all the same, at once.
+TEST(Disagreement, ARankThatCannotPlanIsNamedByAllOthers) {
+  struct Case {
+    std::function<void(Model&, SessionOptions&)> change;
+    Errc error;
+    const char* why;
+  };
+  const std::vector<Case> cases = {
+      {[](Model& m, auto& o) {
+         m[1].codec = TopK{.ratio = 0.1};
+         o.error_feedback = false;
+       },
+       Errc::invalid_argument, "what is not sent would be lost"},
+      {[](Model&, auto& o) {
+         o.hierarchy = {.node_of_rank = {0, 1}};
+       },
+       Errc::invalid_argument, "the nodes of 2 ranks, and there are 3"},
+      {[](Model&, auto& o) { o.hierarchy = Hierarchy::of_equal_nodes(3, 1, parse_codec("int4:round=stochastic")); },
+       Errc::unsupported, "would round stochastically"},
+      {[](Model& m, auto& o) {
+         m[0].codec = PowerSgd{.rank = 2};
+         o.residual = ElementType::bf16;
+       },
+       Errc::unsupported, "whose residuals are fp32"},
+  };
+  for (const Case& c : cases)
+    for (const int odd : {0, 2}) {
+      SCOPED_TRACE(std::string(c.why) + " on rank " + std::to_string(odd));
+      const TimePoint began = Clock::now();
+      const auto transports = local::make(3);
+      const auto outcomes = run_each(transports, [&](const std::shared_ptr<Transport>& transport) {
+        Model model = small_model();
+        SessionOptions options = two_shot();
+        if (transport->rank() == odd) c.change(model, options);
+        sealed_session(transport, model, options);
+      });
+      EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+      for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+        const bool own = static_cast<int>(rank) == odd;
+        EXPECT_EQ(outcomes[rank].error, own ? c.error : Errc::mismatch) << outcomes[rank].message;
+        EXPECT_TRUE(contains(outcomes[rank].message, c.why));
+        if (own) continue;
+        EXPECT_TRUE(contains(outcomes[rank].message, "rank " + std::to_string(odd) + " has cannot plan: "));
+      }
+      run_all(transports, [](const std::shared_ptr<Transport>& transport) {
+        sealed_session(transport, small_model(), two_shot());
+      });
     }
 }
 

@@ -1,10 +1,12 @@
 // Reductions side by side: started in one order, waited for in another, on several threads, for a long time.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -232,6 +234,52 @@ TEST(Engine, WaitingIsSleeping) {
     session->start(0, {&pointer, 1}).wait();
     session->all_reduce(gradients.pointers());
     EXPECT_LT(asked->questions - before, 1000);
+  });
+}
+
+/// New threads have stacks that no address space has room for, as long as it lives.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_getattr_default_np(&usual_);
+    pthread_attr_t endless;
+    pthread_attr_init(&endless);
+    pthread_attr_setstacksize(&endless, std::size_t{1} << 47);
+    pthread_setattr_default_np(&endless);
+    pthread_attr_destroy(&endless);
+  }
+  NoMoreThreads(const NoMoreThreads&) = delete;
+  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+  ~NoMoreThreads() {
+    pthread_setattr_default_np(&usual_);
+    pthread_attr_destroy(&usual_);
+  }
+
+ private:
+  pthread_attr_t usual_{};
+};
+
+TEST(Engine, WithoutAThreadToBeHadTheOtherRanksAreToldAndNothingHangs) {
+  const Model model = {{"w", {3000}, ElementType::f32, Int8{}}};
+  std::atomic<bool> failed = false;
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    auto session = sealed_session(transport, model, bucket_each());
+    Gradients gradients(model);
+    gradients.fill_bell(1);
+    if (transport->rank() == 0) {
+      const NoMoreThreads none;
+      EXPECT_THROW(session->start(0, gradients.pointers()), std::system_error);
+      failed = true;
+      EXPECT_THROW(session->start(0, gradients.pointers()), std::system_error) << "it is closed";
+      EXPECT_THROW(session->all_reduce(gradients.pointers()), std::system_error);
+      EXPECT_THROW(session->commit(), std::system_error);
+    } else {
+      while (!failed) std::this_thread::yield();
+      const TimePoint began = Clock::now();
+      EXPECT_ERROR(session->all_reduce(gradients.pointers()), Errc::peer_lost, "rank 0");
+      EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+    }
+    session.reset();
   });
 }
 

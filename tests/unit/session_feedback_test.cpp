@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"
+#include "support/residuals.hpp"
 
 namespace tightwire::testing::session_feedback {
 namespace {
@@ -305,6 +307,74 @@ TEST(ScaledResiduals, AreThoseOfScaledGradients) {
     for (const float left : scaled->sender_residual(0)) EXPECT_EQ(left, 0.0f);
     EXPECT_ERROR(scaled->scale_residuals(std::nanf("")), Errc::invalid_argument, "must be finite");
   });
+}
+
+/// Where ranks share what they scale, one that scales otherwise is found out; one for itself may.
+TEST(ScaledResiduals, OtherwiseOnOneRankAreFoundWhereResultsWouldDiffer) {
+  const Model model = {{"w", {64, 48}, ElementType::f32, Int8{}}};
+  SessionOptions flat = in_pieces(Algorithm::two_shot), nodes = flat, momentum = flat;
+  nodes.hierarchy = Hierarchy::of_equal_nodes(4, 2, Int8{});
+  momentum.momentum.factor = 0.9f;
+  momentum.momentum.optimizer_momentum = 0;
+  for (const SessionOptions& options : {flat, nodes, momentum})
+    for (const bool alike : {true, false}) {
+      std::vector<std::vector<std::byte>> bytes(4);
+      const auto outcomes = run_each(local::make(4), [&](const std::shared_ptr<Transport>& transport) {
+        const auto session = sealed_session(transport, model, options);
+        Gradients gradients(model);
+        reduce(*session, gradients, 1);
+        session->commit();
+        const std::vector<std::byte> state = session->save();
+        for (const float factor : {2.0f, 1.0f, 0.5f})
+          if (alike || transport->rank() != 2 || factor != 0.5f) session->scale_residuals(factor);
+        if (alike) {
+          reduce(*session, gradients, 2);
+          session->commit();
+          if (transport->rank() == 1) session->scale_residuals(1.0f);  // which is nothing
+          reduce(*session, gradients, 3);
+          session->commit();
+          if (transport->rank() == 1) session->scale_residuals(8.0f);
+          session->restore(state);  // forgets it
+        }
+        reduce(*session, gradients, 4);
+        bytes[static_cast<std::size_t>(transport->rank())] = gradients.bytes();
+      });
+      const bool found = !alike && (options.hierarchy || options.momentum);
+      bool named = false;
+      for (const Outcome& outcome : outcomes) {
+        EXPECT_EQ(outcome.error.has_value(), found) << outcome.message;
+        named = named || (outcome.error == Errc::mismatch &&
+                          outcome.message.find("scaled its residuals otherwise") != std::string::npos);
+      }
+      EXPECT_EQ(named, found);
+      if (found) continue;
+      for (const auto& each : bytes) EXPECT_EQ(each, bytes[0]);
+    }
+}
+
+/// Without rollback there is one copy of a residual, which a reduction under way writes.
+TEST(Feedback, TheOnlyCopyIsNotReadWhileItIsWritten) {
+  for (const bool rollback : {true, false})
+    run_all(1, [&](const std::shared_ptr<Transport>& transport) {
+      const Model model = {{"w", {3000}, ElementType::f32, Int4{}}};
+      SessionOptions options = in_pieces(Algorithm::two_shot);
+      options.rollback = rollback;
+      const auto session = sealed_session(transport, model, options);
+      Gradients gradients(model);
+      gradients.fill_bell(1);
+      Handle handle = session->start(0, gradients.pointers());
+      if (rollback) {
+        EXPECT_EQ(session->sender_residual(0), std::vector<float>(3000));
+        EXPECT_EQ(session->owner_residual(0), std::vector<float>(3000));
+      } else {
+        EXPECT_ERROR(session->sender_residual(0), Errc::invalid_argument, "is under way");
+        EXPECT_ERROR(session->owner_residual(0), Errc::invalid_argument, "is under way");
+      }
+      handle.wait();
+      EXPECT_EQ(session->sender_residual(0).size(), 3000u);
+      EXPECT_EQ(session->owner_residual(0).size(), 3000u);
+      session->commit();
+    });
 }
 
 }  // namespace

@@ -219,19 +219,58 @@ TEST(Hierarchy, ARolledBackStepNeverHappened) {
 
 TEST(Hierarchy, NotFiniteIsKnownToAllRanks) {
   const Model model = fp32_model("int8");
-  SessionOptions options = over(nodes({0, 0, 1, 1}));
-  options.nonfinite = NonFinitePolicy::skip_step;
-  for (int who = 0; who < 4; ++who)
-    run_all(4, [&](const std::shared_ptr<Transport>& transport) {
-      const auto session = sealed_session(transport, model, options);
-      Gradients gradients(model);
-      gradients.fill_bell(1);
-      if (transport->rank() == who) gradients.set(2, 1234, std::numeric_limits<float>::quiet_NaN());
-      session->all_reduce(gradients.pointers());
-      EXPECT_FALSE(session->commit());
-      reduce(*session, gradients, 2);
-      EXPECT_TRUE(session->commit());
-    });
+  for (const char* const inside : {"exact", "int8", "bf16"}) {
+    SessionOptions options = over(nodes({0, 0, 1, 1}, inside));
+    options.nonfinite = NonFinitePolicy::skip_step;
+    for (int who = 0; who < 4; ++who)
+      run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+        const auto session = sealed_session(transport, model, options);
+        Gradients gradients(model);
+        gradients.fill_bell(1);
+        if (transport->rank() == who) gradients.set(2, 1234, std::numeric_limits<float>::quiet_NaN());
+        session->all_reduce(gradients.pointers());
+        EXPECT_FALSE(session->commit()) << inside;
+        for (const float x : residuals(*session)) ASSERT_EQ(x, 0.0f) << inside;
+        reduce(*session, gradients, 2);
+        EXPECT_TRUE(session->commit()) << inside;
+      });
+  }
+}
+
+/// Ranks are called by their numbers in the job, in errors of frames as in those of the transport.
+TEST(Hierarchy, ErrorsNameRanksOfTheJob) {
+  const Model model = fp32_model("int8");
+  for (const FrameKind kind : {FrameKind::contribution, FrameKind::result})
+    for (const int to : {1, 2}) {  // across nodes, inside one; in both groups rank 3 is number 1
+      const auto script = [&](int rank) -> FaultyTransport::Script {
+        if (rank != 3) return {};
+        return [kind, to](const Message& message) {
+          Fault fault;
+          if (message.peer == to && static_cast<FrameKind>(message.tag >> 38 & 3) == kind)
+            fault.change = [](std::span<std::byte> frame) { frame.back() ^= std::byte{1}; };
+          return fault;
+        };
+      };
+      const auto outcomes = run_each(faulty(4, script), [&](const std::shared_ptr<Transport>& transport) {
+        const auto session = sealed_session(transport, model, over(nodes({0, 0, 1, 1})));
+        Gradients gradients(model);
+        reduce(*session, gradients, 1);
+      });
+      EXPECT_EQ(outcomes[static_cast<std::size_t>(to)].error, Errc::corrupt);
+      EXPECT_EQ(outcomes[static_cast<std::size_t>(to)].message, "frame from rank 3: checksum does not match its bytes");
+      for (const Outcome& outcome : outcomes)  // others may be done, or hear of it
+        EXPECT_EQ(outcome.message.find("number"), std::string::npos) << outcome.message;
+    }
+  const auto lost = run_each(local::make(4), [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, over(nodes({0, 0, 1, 1})));
+    Gradients gradients(model);
+    if (transport->rank() == 3) return transport->abort("tired");
+    reduce(*session, gradients, 1);
+  });
+  for (const std::size_t rank : {0u, 1u, 2u}) {
+    EXPECT_EQ(lost[rank].error, Errc::peer_lost);
+    EXPECT_EQ(lost[rank].message, "rank 3 lost: tired");
+  }
 }
 
 TEST(Hierarchy, WhatCannotGoThroughNodesGoesFlatAndSaysSo) {

@@ -227,6 +227,33 @@ TEST(PowerSgdSession, ResidualsThatAreReadSavedOrLeftForLaterAreTheSameBits) {
       }
 }
 
+/// A look between the reduction and the commit, and at no other time: what it sees is what the commit keeps, where
+/// there is one copy of the residual, and what the commit before kept, where there are two.
+TEST(PowerSgdSession, ALookAmidAStepSeesNothingTwice) {
+  for (const bool rollback : {true, false})
+    run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+      const Model model = one_parameter({40, 90}, PowerSgd{.rank = 2});
+      SessionOptions options = in_chunks(Algorithm::two_shot);
+      options.rollback = rollback;
+      const auto looking = sealed_session(transport, model, options), plain = sealed_session(transport, model, options);
+      Gradients of_looking(model), of_plain(model);
+      std::vector<float> kept_before(40 * 90);
+      for (std::uint64_t step = 0; step < 4; ++step) {
+        reduce(*looking, of_looking, step);
+        const std::vector<float> seen = looking->sender_residual(0);
+        EXPECT_TRUE(same(looking->sender_residual(0), seen)) << "a second look, in step " << step;
+        looking->commit();
+        reduce(*plain, of_plain, step);
+        plain->commit();
+        EXPECT_EQ(of_looking.bytes(), of_plain.bytes()) << step;
+        const std::vector<float> kept = plain->sender_residual(0);
+        EXPECT_TRUE(same(seen, rollback ? kept_before : kept)) << step;
+        kept_before = kept;
+      }
+      EXPECT_TRUE(same(looking->sender_residual(0), kept_before));
+    });
+}
+
 TEST(PowerSgdSession, AResidualIsNotReadWhileItIsWritten) {
   run_all(1, [&](const std::shared_ptr<Transport>& transport) {
     const Model model = one_parameter({40, 70}, PowerSgd{.rank = 3});

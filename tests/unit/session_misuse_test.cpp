@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <tightwire/core_session.hpp>
@@ -277,6 +278,26 @@ TEST(Use, ABucketWithoutElementsEndsAtOnce) {
       EXPECT_TRUE(session->commit());
     }
     EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+  });
+}
+
+TEST(Misuse, ATimeoutThatIsNone) {
+  run_all(2, [](const std::shared_ptr<Transport>& transport) {
+    for (const int limit : {0, -1}) {
+      SessionOptions options;
+      options.timeout = std::chrono::milliseconds(limit);
+      EXPECT_ERROR(Session(transport, options), Errc::invalid_argument,
+                   "Session: timeout is " + std::to_string(limit) + " ms, and must be above 0");
+    }
+    SessionOptions options;
+    options.timeout = std::chrono::milliseconds::max();
+    Session session(transport, options);
+    session.add("w", {64, 64});
+    session.seal();
+    std::vector<float> gradient(64 * 64, 1.0f);
+    if (transport->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    session.all_reduce(gradient);
+    EXPECT_TRUE(session.commit());
   });
 }
 

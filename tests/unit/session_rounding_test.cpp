@@ -2,13 +2,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <tightwire/core_session.hpp>
 #include <tightwire/local_transport.hpp>
 #include <tightwire/session.hpp>
+
+#include "support/model.hpp"
+#include "support/ranks.hpp"
+#include "support/residuals.hpp"
 
 namespace tightwire::testing::session_rounding {
 namespace {
@@ -121,6 +127,72 @@ TEST(SessionRounding, AveragesOutWithoutFeedback) {
   const double nearest = error_of(Rounding::nearest), stochastic = error_of(Rounding::automatic);
   std::printf("error of the mean of %d steps: nearest %.4f, stochastic %.4f\n", kSteps, nearest, stochastic);
   EXPECT_LT(stochastic, 0.15 * nearest);
+}
+
+/// What random numbers there are go by the reductions of steps that were kept: a step that was rolled back, by the
+/// caller or for what was not finite in it, was never there. Nor does anything change where a state is taken up.
+TEST(SessionRounding, ARolledBackStepDrawsNothing) {
+  struct Case {
+    const char* codec;
+    const char* inside;  ///< nodes of two, unless null
+    ElementType residual;
+  };
+  const std::vector<Case> cases = {{"int8:round=stochastic", nullptr, ElementType::f32},
+                                   {"int8", nullptr, ElementType::bf16},
+                                   {"int4:round=stochastic", nullptr, ElementType::bf16},
+                                   {"randomk:ratio=0.1", nullptr, ElementType::f32},
+                                   {"randomk:ratio=0.1+int8:round=stochastic", nullptr, ElementType::f32},
+                                   {"topk:ratio=0.05,sampled", nullptr, ElementType::f32},
+                                   {"int4:round=stochastic", "exact", ElementType::f32},
+                                   {"int8:round=stochastic", "int8:round=nearest", ElementType::bf16},
+                                   {"int8", "int8", ElementType::bf16}};
+  for (const Case& c : cases)
+    for (const Algorithm algorithm : kAlgorithms) {
+      if (c.inside != nullptr && algorithm != Algorithm::two_shot) continue;
+      SCOPED_TRACE(std::string(c.codec) + (c.inside != nullptr ? std::string(", inside ") + c.inside : "") + ", " +
+                   std::string(to_string(c.residual)) + ", " + to_string(algorithm));
+      const Model model = {{"a", {37, 61}, ElementType::f32, parse_codec(c.codec)},
+                           {"b", {5000}, ElementType::f32, parse_codec(c.codec)}};
+      SessionOptions options = in_pieces(algorithm);
+      options.seed = 3;
+      options.residual = c.residual;
+      options.nonfinite = NonFinitePolicy::skip_step;
+      if (c.inside != nullptr) options.hierarchy = Hierarchy::of_equal_nodes(4, 2, parse_codec(c.inside));
+      const auto run_with = [&](bool disturbed) {
+        std::vector<std::vector<std::byte>> bytes(4);
+        run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+          auto session = sealed_session(transport, model, options);
+          Gradients gradients(model);
+          auto& mine = bytes[static_cast<std::size_t>(transport->rank())];
+          const auto put = [&](std::span<const std::byte> more) { mine.insert(mine.end(), more.begin(), more.end()); };
+          for (std::uint64_t step = 0; step < 6; ++step) {
+            if (disturbed && step % 2 == 1) {
+              reduce(*session, gradients, 100 + step);
+              session->all_reduce(gradients.pointers());
+              session->rollback();
+            }
+            if (disturbed && step == 2) {
+              gradients.fill_bell(7);
+              if (transport->rank() == 3) gradients.set(1, 77, std::nanf(""));
+              session->all_reduce(gradients.pointers());
+              EXPECT_FALSE(session->commit());
+            }
+            if (disturbed && step == 4) {
+              const std::vector<std::byte> state = session->save();
+              session = sealed_session(transport, model, options);
+              session->restore(state);
+            }
+            reduce(*session, gradients, step);
+            EXPECT_TRUE(session->commit());
+            put(gradients.bytes());
+          }
+          const std::vector<float> left = residuals(*session);
+          put(std::as_bytes(std::span(left)));
+        });
+        return bytes;
+      };
+      EXPECT_TRUE(run_with(true) == run_with(false));
+    }
 }
 
 }  // namespace

@@ -372,6 +372,48 @@ TEST(SessionState, TheWrongStateIsRefusedOnEveryRank) {
   EXPECT_TRUE(all_say(errors(2, model, other_buckets, own), "owned other elements when it was saved"));
 }
 
+/// As many steps, on the same ranks, of the same parameters; and yet they are of two runs.
+TEST(SessionState, FilesOfTwoRunsDoNotMix) {
+  const Model model = blocks_only();
+  const SessionOptions options = in_pieces(Algorithm::two_shot);
+  const Outcomes one = run(model, options, 2), other = run(model, options, 2);
+  const auto me = [](const Session& session) { return static_cast<std::size_t>(session.rank()); };
+  const std::vector<State> mixed = {one.states[0], other.states[1]};
+  EXPECT_TRUE(all_say(errors(2, model, options, [&](Session& s) { s.restore(views(mixed)); }),
+                      "rank 0 and rank 1 were saved by different runs"));
+  EXPECT_TRUE(all_say(errors(2, model, options, [&](Session& s) { s.restore(mixed[me(s)]); }),
+                      "restores the state of another step, or of another run"));
+  // A Session that took up a state is of its run, and what it saves goes with what others of the run have saved.
+  std::vector<State> again(2);
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, options);
+    session->restore(one.states[me(*session)]);
+    again[me(*session)] = session->save();
+    session->restore(views({one.states[0], again[1]}));
+  });
+  EXPECT_EQ(again, one.states);
+}
+
+/// What all ranks have alike is compared, for every file and not for the first alone.
+TEST(SessionState, FilesWithOtherFactorsDoNotMix) {
+  const Model model = {{"m", {60, 50}, ElementType::f32, parse_codec("powersgd:rank=2")}};
+  const SessionOptions options = in_pieces(Algorithm::two_shot);
+  const Outcomes one = run(model, options, 2);
+  // Behind the last bytes of a factor are a record of 24 bytes, of the turn, and the check sum.
+  State bad = one.states[1];
+  bad[bad.size() - 34] ^= std::byte{1};
+  bad.resize(bad.size() - 8);
+  state::Writer writer;
+  writer.put(std::span<const std::byte>(bad));
+  bad = writer.finish();
+  const auto me = [](const Session& session) { return static_cast<std::size_t>(session.rank()); };
+  const std::vector<State> mixed = {one.states[0], bad};
+  EXPECT_TRUE(all_say(errors(2, model, options, [&](Session& s) { s.restore(views(mixed)); }),
+                      "rank 0 and rank 1 have saved other factors"));
+  EXPECT_TRUE(all_say(errors(2, model, options, [&](Session& s) { s.restore(mixed[me(s)]); }),
+                      "restores the state of another step, or of another run"));
+}
+
 TEST(SessionState, OnlyBetweenSteps) {
   const Model model = blocks_only();
   run_all(2, [&](const std::shared_ptr<Transport>& transport) {

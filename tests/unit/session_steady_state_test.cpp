@@ -5,6 +5,8 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -22,9 +24,11 @@
 namespace {
 
 std::atomic<std::uint64_t> allocations{0};
+thread_local std::size_t smallest_refused = SIZE_MAX;  // bytes
 
 void* allocate(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  if (bytes >= smallest_refused) throw std::bad_alloc();
   const std::size_t rounded = (bytes + alignment) / alignment * alignment;
   if (void* memory = std::aligned_alloc(alignment, rounded)) return memory;
   throw std::bad_alloc();
@@ -139,6 +143,36 @@ TEST(SteadyState, AStepTakesNoMemory) {
         // step.
         EXPECT_LT(sanitized() ? 0 : cost.page_faults, kSteps / 2) << what;
       }
+}
+
+/// Memory that gives out on one rank alone, before anything is changed: the others hear of it, and all go on.
+TEST(OutOfMemory, WhileAStateIsReadIsKnownToAllRanks) {
+  const Model model = {{"m", {400, 300}, ElementType::f32, PowerSgd{.rank = 4}}};
+  std::vector<std::vector<std::byte>> states(2);
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+    const auto me = static_cast<std::size_t>(transport->rank());
+    SessionOptions options;
+    options.timeout = std::chrono::seconds(5);
+    const auto session = sealed_session(transport, model, options);
+    Gradients gradients(model);
+    gradients.fill_bell(me);
+    session->all_reduce(gradients.pointers());
+    session->commit();
+    const std::vector<std::byte> state = session->save();
+    session->all_reduce(gradients.pointers());
+    session->commit();
+    const std::vector<std::byte> later = session->save();
+    if (me == 1) {
+      smallest_refused = 4096;
+      EXPECT_THROW(session->restore(state), std::bad_alloc);
+      smallest_refused = SIZE_MAX;
+    } else {
+      EXPECT_ERROR(session->restore(state), Errc::mismatch, "rank 1 could not");
+    }
+    EXPECT_TRUE(session->save() == later);
+    session->restore(state);
+    EXPECT_TRUE(session->save() == state);
+  });
 }
 
 TEST(SteadyState, TheCounterCounts) {

@@ -43,7 +43,7 @@ std::unique_ptr<Duplicate> begin_duplicate(MPI_Comm theirs) {
 }
 
 std::unique_ptr<Transport> take_over(std::unique_ptr<Duplicate> ours, const Options& options, const std::string& did) {
-  const TimePoint until = Clock::now() + options.timeout;
+  const TimePoint until = deadline_after(options.timeout);
   for (int complete = 0; complete == 0; sched_yield()) {
     require(MPI_Test(&ours->request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
     if (complete != 0 || Clock::now() < until) continue;

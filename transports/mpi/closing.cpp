@@ -91,7 +91,7 @@ void MpiTransport::close_in_order() {
     return;
   }
   tell_all(Control::Kind::goodbye);
-  const TimePoint until = Clock::now() + limit_;
+  const TimePoint until = deadline_after(limit_);
   const auto all_gone = [&] {
     for (int other = 0; other < size_; ++other)
       if (other != rank_ && !peer(other).gone) return false;

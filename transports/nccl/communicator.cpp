@@ -42,7 +42,7 @@ Communicator::~Communicator() {
 void Communicator::release() noexcept {
   if (!settings_.owned || comm_ == nullptr) return;
   try {
-    settle(api_, api_.comm_finalize(comm_), {"ncclCommFinalize", rank(), comm_, Clock::now() + settings_.timeout},
+    settle(api_, api_.comm_finalize(comm_), {"ncclCommFinalize", rank(), comm_, deadline_after(settings_.timeout)},
            [&] { require_all_present(); });
     api_.comm_destroy(comm_);
   } catch (const std::exception&) {
@@ -110,7 +110,7 @@ std::shared_ptr<cuda::Transport> Communicator::open_channel(std::chrono::millise
   auto child = std::make_unique<ncclComm_t>(nullptr);
   bool settled = false;
   try {
-    split(*child, settled, Clock::now() + timeout);
+    split(*child, settled, deadline_after(timeout));
   } catch (const std::exception& error) {
     const Error first = close(as_error(error));
     if (*child != nullptr && (settled || settings_.owned)) api_.comm_abort(*child);
@@ -137,7 +137,7 @@ Communicator::Round& Communicator::free_round(cuda::Stream stream) {
   std::unique_lock lock(mutex_);
   require_open();
   std::uint64_t seen = ended_;
-  TimePoint until = Clock::now() + settings_.timeout;
+  TimePoint until = deadline_after(settings_.timeout);
   while (posted_ - ended_ == kRounds) {
     lock.unlock();
     if (const cudaError_t status = cudaStreamQuery(stream); status != cudaErrorNotReady)
@@ -146,7 +146,7 @@ Communicator::Round& Communicator::free_round(cuda::Stream stream) {
     lock.lock();
     require_open();
     if (std::exchange(seen, ended_) != ended_)
-      until = Clock::now() + settings_.timeout;
+      until = deadline_after(settings_.timeout);
     else if (Clock::now() >= until)
       throw Error(Errc::timeout, where() + "of " + std::to_string(kRounds) + " rounds over NCCL none was done within " +
                                      std::to_string(settings_.timeout.count()) + " ms");
@@ -167,7 +167,7 @@ void Communicator::put(std::span<const Message> round, cuda::Stream stream) {
   }
   const ncclResult_t ended = api_.group_end();  // in any case: it is the thread's
   if (result != ncclSuccess && result != ncclInProgress) throw error_of(api_, result, call, rank(), comm_);
-  settle(api_, ended, {"ncclGroupEnd", rank(), comm_, Clock::now() + settings_.timeout}, looks());
+  settle(api_, ended, {"ncclGroupEnd", rank(), comm_, deadline_after(settings_.timeout)}, looks());
 }
 
 void Communicator::post(std::span<const Message> round, cuda::Stream stream) {

@@ -68,7 +68,7 @@ std::shared_ptr<cuda::Transport> join(const Self& self, const std::vector<Card>&
   try {
     const ncclResult_t result =
         self.api->comm_init_rank_config(&comm, settings.size, cards[0].id, settings.rank, &config);
-    settle(*self.api, result, {"ncclCommInitRankConfig", settings.rank, comm, Clock::now() + settings.timeout}, look);
+    settle(*self.api, result, {"ncclCommInitRankConfig", settings.rank, comm, deadline_after(settings.timeout)}, look);
   } catch (const Error&) {
     if (comm != nullptr) self.api->comm_abort(comm);
     throw;

@@ -23,7 +23,7 @@ std::vector<Peer> decode_peers(const std::vector<std::string>& blobs) {
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& options) {
   if (rendezvous.size > 1 << 16)
     throw Error(Errc::unsupported, "ucx: at most 65536 ranks, got " + std::to_string(rendezvous.size));
-  const TimePoint until = Clock::now() + rendezvous.timeout;
+  const TimePoint until = deadline_after(rendezvous.timeout);
   const LogCapture capture;
   std::unique_ptr<Connections> connections;
   Peer self;

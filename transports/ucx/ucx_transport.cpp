@@ -299,7 +299,7 @@ void UcxTransport::close_in_order() {
     abort("it closed its transport with messages unfinished");
     return;
   }
-  const TimePoint until = Clock::now() + limit_;
+  const TimePoint until = deadline_after(limit_);
   const auto left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()); };
   // Peers may still wait for our last messages, which UCX may still hold; once flushed they need no help from us.
   const bool is_flushed = connections_->flush(until, [this] { return membership_->loss().has_value(); });

@@ -229,7 +229,7 @@ class BlockReduction final : public Reduction {
   /// all would not average out.
   Noise noise(const Slice& slice, std::uint32_t stream) const {
     const PlannedParameter& parameter = parameters_[slice.parameter];
-    return {input_.seed, input_.sequence, parameter.number, stream, parameter.first + slice.begin};
+    return {input_.seed, input_.use, parameter.number, stream, parameter.first + slice.begin};
   }
   std::uint32_t own_stream() const { return static_cast<std::uint32_t>(me_) + 1; }
 

@@ -41,12 +41,7 @@ class GroupTransport final : public Transport {
   std::uint64_t node() const noexcept override { return all_.node(); }
   bool shares_memory() const noexcept override { return all_.shares_memory(); }
 
-  /// "ranks 2 3", for errors.
-  std::string members() const {
-    std::string text = "ranks";
-    for (const int member : members_) text += " " + std::to_string(member);
-    return text;
-  }
+  int named(int rank) const noexcept override { return all_.named(members_[static_cast<std::size_t>(rank)]); }
 
  private:
   Transport& all_;

@@ -81,12 +81,11 @@ class HierarchicalReduction final : public Reduction {
       BlockReduction& rail = *rails_[r].reduction;
       const std::size_t chunks = plan_.rails[r].sum.chunks.size();
       rail.allow(all_scattered ? chunks : scattered / plan_.group);
-      progressed = named("across nodes", *rail_members_[r], [&] { return rail.advance(); }) || progressed;
+      progressed = rail.advance() || progressed;
       if (rail.in_place() != chunks) summed = std::min(summed, rail.in_place() * plan_.group);
     }
     gather_.reduction->allow(summed);
-    for (const Stage* stage : {&gather_, &scatter_})
-      progressed = named("inside a node", node_, [&] { return stage->reduction->advance(); }) || progressed;
+    for (const Stage* stage : {&gather_, &scatter_}) progressed = stage->reduction->advance() || progressed;
     settle();
     return progressed;
   }
@@ -124,17 +123,6 @@ class HierarchicalReduction final : public Reduction {
       reduction->begin(input);
     }
   };
-
-  /// Ranks in errors of a stage are numbered within their group.
-  template <class F>
-  static bool named(const char* where, const GroupTransport& group, const F& f) {
-    try {
-      return f();
-    } catch (const Error& error) {
-      throw Error(error.code(),
-                  std::string(error.what()) + " (" + where + ", where rank i is number i of " + group.members() + ")");
-    }
-  }
 
   /// Whether that was all; if so, what it took.
   void settle() {

@@ -103,7 +103,7 @@ class RandomReduction final : public Reduction {
   void gather(std::size_t p) {
     const sparse::PlannedSparse& parameter = parameters_[p];
     const Residual residual = input_.senders[p];
-    sparse::draw(input_.seed, input_.sequence, parameter.number, parameter.count, indices_[p]);
+    sparse::draw(input_.seed, input_.use, parameter.number, parameter.count, indices_[p]);
     if (residual) {
       const sparse::Source source{input_.data[p],  parameter.type,
                                   parameter.count, 0,

@@ -19,12 +19,14 @@ struct ReductionInput {
   Residual owner;
   std::uint64_t step;                      ///< steps ended before
   std::uint8_t rollbacks;                  ///< how many of them were rolled back, modulo 256
-  std::uint32_t sequence;                  ///< reductions of this bucket before
+  std::uint32_t sequence;                  ///< reductions of this bucket before, those of steps rolled back too
+  std::uint32_t use = 0;                   ///< without those: what is drawn at random goes by it
   std::uint64_t seed = 0;                  ///< of stochastic rounding
   std::uint64_t committed = 0;             ///< steps ended before and not rolled back
   std::uint64_t nonfinite = 0;             ///< elements of ours that were not finite, and are not in the data any more
   std::span<const Residual> momenta = {};  ///< of momentum correction; empty without
   std::span<const Residual> stages = {};   ///< of the stages of a hierarchy; empty without
+  std::uint64_t scaled = 0;                ///< names the factors that residuals were scaled by before; 0: none
 };
 
 /// What the frames of one reduction say about themselves.
@@ -40,7 +42,7 @@ struct FrameIdentity {
             .version = static_cast<std::uint16_t>(kWireVersion),
             .kind = static_cast<std::uint8_t>(kind),
             .rollbacks = input.rollbacks,
-            .fingerprint = fingerprint,
+            .fingerprint = fingerprint ^ input.scaled,
             .step = input.step,
             .bucket = bucket,
             .chunk = first_chunk + static_cast<std::uint32_t>(chunk),

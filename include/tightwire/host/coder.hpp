@@ -33,6 +33,7 @@ class HostCoder final : public Coder {
   std::size_t wire_bytes(std::size_t count) const noexcept override;
   bool lossless(ElementType type) const noexcept override;
   bool stochastic(bool error_feedback) const noexcept override;
+  bool keeps_bf16() const noexcept override { return true; }
   std::string residual_basis() const override;
   std::uint64_t encode(ElementType type, const Encode& job) const override;
   NonFinite combine(ElementType type, const Combine& job) const override;

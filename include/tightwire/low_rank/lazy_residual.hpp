@@ -62,8 +62,11 @@ class LazyResidual {
     used_ = false;
   }
 
-  /// Subtracts from the residual that is committed what it owes.
-  void settle_committed(host::Level level, Shape shape) { settle(level, shape, products_[kCommitted]); }
+  /// Subtracts from the residual that is committed what it owes. Where the copies are one, that is what this step has
+  /// made of it.
+  void settle_committed(host::Level level, Shape shape) {
+    settle(level, shape, products_[used_ && in_place_ ? kTentative : kCommitted]);
+  }
   /// The same for the residual that the next use reads.
   void settle_next(host::Level level, Shape shape) { settle(level, shape, products_[used_ ? kTentative : kCommitted]); }
 

@@ -55,7 +55,7 @@ class Contribution {
       } else if (settings.sampled) {
         selections_[g].choose_sampled(
             sources_[g], chosen, momentum_,
-            {input.seed, input.sequence, plan_.parameters[group.parameters.front()].number ^ rank_word(rank)});
+            {input.seed, input.use, plan_.parameters[group.parameters.front()].number ^ rank_word(rank)});
       } else {
         selections_[g].choose(sources_[g], chosen, momentum_);
       }

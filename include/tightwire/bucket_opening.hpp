@@ -1,0 +1,44 @@
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include <tightwire/bucket.hpp>
+#include <tightwire/bucket_planning.hpp>
+#include <tightwire/error_memory.hpp>
+
+namespace tightwire {
+
+/// Pointers and residuals of a buffer of which every rank has a shard, in the places that the reduction looks at.
+/// `residual` is of all shards, or of ours.
+inline void open_shards(Bucket& bucket, const Residual& residual, int rank) {
+  const bool all = bucket.plan.contributes();
+  for (std::size_t shard = 0; shard < bucket.planned.size(); ++shard) {
+    const PlannedParameter& planned = bucket.planned[shard];
+    bucket.blocks.pointers[shard] =
+        static_cast<std::byte*>(bucket.pointers.front()) + planned.first * element_bytes(planned.type);
+    const bool ours = shard == static_cast<std::size_t>(rank);
+    bucket.blocks.senders[shard] = all ? advanced(residual, planned.first) : ours ? residual : Residual{};
+  }
+}
+
+/// Pointers and residuals of a bucket in the places that its reductions look at, for its next use in this step.
+inline void open_bucket(Bucket& bucket, const std::vector<ParameterMemory>& of_parameters, ErrorMemory& memory,
+                        int rank) {
+  const auto open = [&](ErrorMemory::Region region) {
+    return region == ParameterMemory::kNone ? Residual{} : memory.open(region);
+  };
+  if (bucket.sharded()) {
+    open_shards(bucket, open(of_parameters[bucket.parameters.front()].residual), rank);
+  } else {
+    for (BucketPart* part : bucket.parts())
+      for (std::size_t i = 0; i < part->positions.size(); ++i) {
+        const ParameterMemory& of_parameter = of_parameters[bucket.parameters[part->positions[i]]];
+        part->pointers[i] = bucket.pointers[part->positions[i]];
+        part->senders[i] = open(of_parameter.residual);
+        if (!part->momenta.empty()) part->momenta[i] = open(of_parameter.momentum);
+      }
+  }
+  for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i) bucket.stages[i] = memory.open(bucket.stage_regions[i]);
+}
+
+}  // namespace tightwire
