@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <tightwire/agreement.hpp>
@@ -54,6 +56,16 @@ std::vector<Replica> read(const tightwire_replica* given, std::size_t count, con
   return replicas;
 }
 
+/// Takes part in a comparison with what was wrong in place of replicas, so that every rank hears of it at once.
+void refuse_to_compare(const std::shared_ptr<Transport>& transport, std::uint64_t step, const char* why) {
+  const std::string name = std::string("arguments that were refused: ") + why;
+  try {
+    const Replica refused{name, {}};
+    ConsistencyCheck(transport).compare(step, {&refused, 1});
+  } catch (const Error&) {  // the caller has its own
+  }
+}
+
 }  // namespace
 }  // namespace tightwire::c
 
@@ -104,8 +116,14 @@ tightwire_status tightwire_communicator_gather(tightwire_communicator* communica
   return guarded([&] {
     constexpr const char* kCall = "tightwire_communicator_gather";
     tightwire::Transport& transport = *usable(communicator, kCall).transport;
-    require(values != nullptr, kCall, "the output argument is null");
-    require(timeout_ms > 0, kCall, "timeout_ms must be positive");
+    // The other ranks will come here: they are told, and channels go on alike.
+    try {
+      require(values != nullptr, kCall, "the output argument is null");
+      require(timeout_ms > 0, kCall, "timeout_ms must be positive");
+    } catch (const tightwire::Error&) {
+      tightwire::refuse_to_gather(transport);
+      throw;
+    }
     const auto all = tightwire::gather_values(transport, value, std::chrono::milliseconds(timeout_ms));
     std::copy(all.begin(), all.end(), values);
   });
@@ -116,9 +134,15 @@ tightwire_status tightwire_communicator_compare(tightwire_communicator* communic
   return guarded([&] {
     constexpr const char* kCall = "tightwire_communicator_compare";
     const auto& transport = usable(communicator, kCall).transport;
-    require(replicas != nullptr || count == 0, kCall, "the replicas are null");
-    require(timeout_ms > 0, kCall, "timeout_ms must be positive");
-    const auto all = tightwire::c::read(replicas, count, kCall);
+    std::vector<tightwire::Replica> all;
+    try {
+      require(replicas != nullptr || count == 0, kCall, "the replicas are null");
+      require(timeout_ms > 0, kCall, "timeout_ms must be positive");
+      all = tightwire::c::read(replicas, count, kCall);
+    } catch (const tightwire::Error& error) {
+      tightwire::c::refuse_to_compare(transport, step, error.what());
+      throw;
+    }
     tightwire::ConsistencyCheck(transport, {.every = 1, .timeout = std::chrono::milliseconds(timeout_ms)})
         .compare(step, all);
   });

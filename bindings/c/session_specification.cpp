@@ -67,7 +67,7 @@ void set_nonfinite(std::string_view word, std::string_view value, Reading& optio
 
 void set_timeout(std::string_view word, std::string_view value, Reading& options) {
   const auto seconds = number<double>(word, value);
-  if (!(seconds > 0 && seconds <= 1e9)) throw bad(word, "must be seconds above 0");
+  if (!(seconds > 0 && seconds <= 1e9)) throw bad(word, "must be seconds above 0, and at most 1e9");
   options.timeout = std::chrono::milliseconds(std::max(1L, std::lround(seconds * 1000)));
 }
 
@@ -161,9 +161,11 @@ std::vector<std::string_view> words_of(std::string_view text) {
   std::vector<std::string_view> words;
   for (std::size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;) {
     std::size_t end = at;
-    for (int open = 0; end < text.size() && (open > 0 || kSpace.find(text[end]) == std::string_view::npos); ++end)
+    int open = 0;
+    for (; end < text.size() && (open > 0 || kSpace.find(text[end]) == std::string_view::npos); ++end)
       open += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
     words.push_back(text.substr(at, end - at));
+    if (open > 0) throw bad(words.back(), "the closing ) is missing");  // or all that follows would be part of it
     at = text.find_first_not_of(kSpace, end);
   }
   return words;

@@ -35,6 +35,11 @@ class Statistics:
     nonfinite: int
 
 
+def _milliseconds(timeout: float) -> int:
+    """For the C interface, which refuses what is not above 0."""
+    return max(1, round(min(timeout, 2.0**50) * 1000)) if timeout > 0 else -1
+
+
 class _Owner:
     """Holds a handle of the C interface until it is closed."""
 
@@ -84,7 +89,7 @@ class Communicator(_Owner):
         """
         communicator = cls()
         rendezvous = _c.Rendezvous(
-            ctypes.sizeof(_c.Rendezvous), rank, size, address.encode(), key.encode(), max(1, round(timeout * 1000))
+            ctypes.sizeof(_c.Rendezvous), rank, size, address.encode(), key.encode(), _milliseconds(timeout)
         )
         _c.call("communicator_join", ctypes.byref(rendezvous), ctypes.byref(communicator._handle))
         return communicator
@@ -118,7 +123,7 @@ class Communicator(_Owner):
     def gather(self, value: int, timeout: float = 60.0) -> list[int]:
         """Every rank's value, of 64 bits, by rank. Collective."""
         values = (ctypes.c_uint64 * max(self.size, 0))()
-        _c.call("communicator_gather", self._handle, value, max(1, round(timeout * 1000)), values)
+        _c.call("communicator_gather", self._handle, value, _milliseconds(timeout), values)
         return list(values)
 
     def compare(
@@ -141,7 +146,7 @@ class Communicator(_Owner):
             address = ctypes.addressof(view) if len(view) else 0
             replica.struct_size, replica.name = ctypes.sizeof(_c.Replica), name.encode()
             replica.bytes, replica.size, replica.must_differ = address, len(view), must_differ
-        _c.call("communicator_compare", self._handle, step, replicas, len(pairs), max(1, round(timeout * 1000)))
+        _c.call("communicator_compare", self._handle, step, replicas, len(pairs), _milliseconds(timeout))
 
     def abort(self, reason: str) -> None:
         """Gives up: every rank that waits for this one, now or later, gets an Error with this reason at once."""
@@ -280,8 +285,9 @@ class Session(_Owner):
         _c.call("session_rollback", self._handle)
 
     def scale_residuals(self, factor: float) -> None:
-        """Multiplies what this rank has left of earlier steps, for gradients that from now on come in another unit, as when a
-        loss scale changes (then on every rank alike); with 0 it is forgotten. Between steps."""
+        """Multiplies what is left of earlier steps, for gradients that from now on come in another unit, as when a loss scale
+        changes; with 0 it is forgotten. Between steps, on every rank alike: where ranks differ, over nodes or with
+        momentum correction, the next reduction raises Error(MISMATCH)."""
         _c.call("session_scale_residuals", self._handle, factor)
 
     def save(self) -> bytes:

@@ -162,6 +162,33 @@ static void check_comparing(tightwire_communicator* communicator) {
               "\"seed\": ranks 0 and 1 all have 7");
 }
 
+/* One rank's arguments are refused: the others hear of it at once, and the next call is the same one on all ranks. */
+static void check_refused_arguments(tightwire_communicator* communicator) {
+  const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
+  const tightwire_replica replica = {.struct_size = sizeof(tightwire_replica), .name = "weight"};
+  uint64_t* values = malloc((size_t)size * sizeof(uint64_t));
+  CHECK(values != NULL);
+  if (rank == size - 1) {
+    CHECK_FAILS(tightwire_communicator_gather(communicator, 1, 20000, NULL), TIGHTWIRE_INVALID_ARGUMENT, "null");
+    CHECK_FAILS(tightwire_communicator_gather(communicator, 1, 0, values), TIGHTWIRE_INVALID_ARGUMENT, "timeout_ms");
+    CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 1, 20000), TIGHTWIRE_INVALID_ARGUMENT, "null");
+    CHECK_FAILS(tightwire_communicator_compare(communicator, 2, &replica, 1, -1), TIGHTWIRE_INVALID_ARGUMENT,
+                "timeout_ms");
+  } else {
+    for (int i = 0; i < 2; ++i)
+      CHECK_FAILS(tightwire_communicator_gather(communicator, 1, 20000, values), TIGHTWIRE_MISMATCH,
+                  "called it with arguments that were refused");
+    CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 20000), TIGHTWIRE_MISMATCH,
+                "the replicas are null");
+    CHECK_FAILS(tightwire_communicator_compare(communicator, 2, &replica, 1, 20000), TIGHTWIRE_MISMATCH,
+                "timeout_ms must be positive");
+  }
+  CHECK_OK(tightwire_communicator_gather(communicator, 5, INT64_MAX, values));
+  for (int i = 0; i < size; ++i) CHECK(values[i] == 5);
+  CHECK_OK(tightwire_communicator_compare(communicator, 3, &replica, 1, INT64_MAX));
+  free(values);
+}
+
 static void run_rank(tightwire_communicator* communicator) {
   const int rank = tightwire_communicator_rank(communicator), size = tightwire_communicator_size(communicator);
   CHECK(rank >= 0 && rank < size && strlen(tightwire_communicator_description(communicator)) > 0);
@@ -207,6 +234,7 @@ static void run_rank(tightwire_communicator* communicator) {
   check_checkpoint(communicator, session, weight);
   check_operations(communicator);
   check_comparing(communicator);
+  if (size > 1) check_refused_arguments(communicator);
   free(weight);
   tightwire_session_close(session);
 }

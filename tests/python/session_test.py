@@ -101,6 +101,22 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(len(set(texts)), 1, "every rank is told the same")
         self.assertIn('after step 12: "weight": rank 2 has hash ', texts[0])
 
+    def test_timeouts(self) -> None:
+        def rank(communicator: Communicator) -> None:
+            for limit in (0.0, -1.0, float("nan")):
+                with self.fails(Status.INVALID_ARGUMENT, "timeout_ms must be positive"):
+                    communicator.gather(1, limit)
+                with self.fails(Status.INVALID_ARGUMENT, "timeout_ms must be positive"):
+                    communicator.compare(1, {"seed": 3}, timeout=limit)
+                with self.fails(Status.INVALID_ARGUMENT, "timeout_ms is negative"):
+                    Communicator.join(0, 1, "", "", limit)
+            for limit in (1e-9, 1e300, float("inf")):
+                if limit > 1 or communicator.size == 1:
+                    self.assertEqual(communicator.gather(4, limit), [4] * communicator.size)
+
+        on_threads(1, rank)
+        on_threads(2, rank)
+
     def test_scaled_residuals(self) -> None:
         def rank(communicator: Communicator) -> None:
             with Session(communicator, "int4:block=64") as session:

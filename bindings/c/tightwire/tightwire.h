@@ -75,7 +75,8 @@ const char* tightwire_info(void);
 
 typedef struct tightwire_communicator tightwire_communicator;
 
-/* Where the ranks of a job meet. Set struct_size to sizeof(tightwire_rendezvous), or 0 the whole first. */
+/* Where the ranks of a job meet. Set it all to 0 first, then struct_size to
+ * sizeof(tightwire_rendezvous). */
 typedef struct tightwire_rendezvous {
   size_t struct_size;
   int32_t rank;
@@ -200,8 +201,9 @@ tightwire_status tightwire_session_commit(tightwire_session* session, int32_t* k
 /* Ends the step as if it had not happened. Every rank must do the same. */
 tightwire_status tightwire_session_rollback(tightwire_session* session);
 
-/* Multiplies what this rank has left of earlier steps, for gradients that from now on come in another unit, as when a
- * loss scale changes (then on every rank alike); with 0 it is forgotten. Between steps. */
+/* Multiplies what is left of earlier steps, for gradients that from now on come in another unit, as when a loss scale
+ * changes; with 0 it is forgotten. Between steps, on every rank alike: where ranks differ, over nodes or with momentum
+ * correction, the next reduction is a mismatch. */
 tightwire_status tightwire_session_scale_residuals(tightwire_session* session, float factor);
 
 /* Everything of this rank that later steps depend on, apart from the model: part of a checkpoint, one for each rank.
