@@ -43,6 +43,13 @@ Bytes on_device(cuda::Session& session, const Model& model, int from, int to) {
   });
 }
 
+/// The bytes of a state but for the name of its run, which every run has its own of, and the check sum.
+Bytes without_run(Bytes state) {
+  state.resize(state.size() - 8);
+  state.erase(state.begin() + 44, state.begin() + 52);
+  return state;
+}
+
 TEST_F(CudaSession, GoesOnFromWhatAHostSavedAndSavesTheSame) {
   use_schedule(1);
   const Model model = mixed_model();
@@ -61,7 +68,7 @@ TEST_F(CudaSession, GoesOnFromWhatAHostSavedAndSavesTheSame) {
     const auto rank = static_cast<std::size_t>(transport->rank());
     const auto session = sealed_device_session(transport, model, device_options);
     on_device(*session, model, 0, 4);
-    EXPECT_TRUE(session->save() == states[rank]);
+    EXPECT_TRUE(without_run(session->save()) == without_run(states[rank]));
     const auto restored = sealed_device_session(transport, model, device_options);
     restored->restore(states[rank]);
     EXPECT_EQ(restored->steps(), 4u);
