@@ -167,7 +167,7 @@ void DeviceChoice::copy_all(const sparse::Piece& piece, std::span<float> values)
   if (whole_.empty() || whole_.back().size() < bytes)
     whole_.emplace_back(bytes + bytes / 2, Memory::Kind::pinned, rank_);
   copy(whole_.back().data(), from + piece.begin * element_bytes(type), bytes, copies_.get());
-  if (!ends_by(copies_.get(), std::chrono::steady_clock::now() + timeout_))
+  if (!ends_by(copies_.get(), deadline_after(timeout_)))
     throw Error(Errc::timeout, "rank " + std::to_string(rank_) + ": a copy to the host was not done after " +
                                    std::to_string(timeout_.count()) + " ms");
   host::widen(host::level(), type, whole_.back().data(), piece.count, values.data());

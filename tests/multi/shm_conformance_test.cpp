@@ -5,7 +5,7 @@
 
 #include "process_ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::shm_conformance_test {
 namespace {
 
 TEST(ShmConformance, WithFewAndManyRanks) {
@@ -26,4 +26,4 @@ TEST(ShmConformance, WithFewAndManyRanks) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::shm_conformance_test

@@ -30,7 +30,7 @@ std::atomic<std::uint64_t> allocations{0};
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-namespace tightwire::testing {
+namespace tightwire::testing::shm_open_test {
 namespace {
 
 using transport_check::barrier;
@@ -179,4 +179,4 @@ TEST(ShmOpen, AllocatesNothingOnceUnderWay) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::shm_open_test

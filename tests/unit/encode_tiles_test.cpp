@@ -14,9 +14,8 @@
 // Slices of many tiles, which better instruction sets encode in one loop and the plainest one tile by tile: the same
 // wire, residual and count of non-finite elements, wherever that loop has to stop and go on.
 
+namespace tightwire::testing::encode_tiles_test {
 namespace {
-
-using namespace tightwire;
 
 enum class Values { ordinary, with_nonfinite, clamped, huge };
 enum class Feedback { none, fp32, bf16 };
@@ -141,3 +140,4 @@ TEST(EncodeTiles, WithResidualsInBf16) {
 }
 
 }  // namespace
+}  // namespace tightwire::testing::encode_tiles_test

@@ -37,7 +37,7 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
   if (rendezvous.size > kMostRanks)
     throw Error(Errc::unsupported,
                 "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
-  const TimePoint until = Clock::now() + rendezvous.timeout;
+  const TimePoint until = deadline_after(rendezvous.timeout);
   Peer self;
   std::unique_ptr<OwnSegment> own;
   try {

@@ -22,7 +22,8 @@ struct Choice {
 ///
 ///     take_all(piece, entries)               in: what was chosen of the piece; out: an entry for each of its elements
 ///     has_residual(parameter) -> bool
-///     keep(piece, form, entries, sent)       entries arrive as `sent`: the residual gets what was lost. Not called for those
+///     keep(piece, form, entries, sent)       entries arrive as `sent`: the residual gets what was lost. Not called for
+///     those
 ///                                            that were chosen and arrive as they are
 ///     were_sent(piece, entries)
 template <class Elements>
