@@ -103,7 +103,7 @@ class ErrorMemory {
     }
     const auto* const halves = reinterpret_cast<const std::uint16_t*>(bytes.data());
     std::transform(halves, halves + elements.size(), elements.begin(),
-                   [](std::uint16_t half) { return detail::from_bf16(half); });
+                   [](std::uint16_t bits) { return detail::from_bf16(bits); });
     return elements;
   }
   /// Lets `f` change what has been committed so far, in fp32; between steps. In bf16 it is rounded to nearest.
@@ -119,7 +119,7 @@ class ErrorMemory {
     auto* const halves = reinterpret_cast<std::uint16_t*>(at);
     std::vector<float> elements(count);
     std::transform(halves, halves + count, elements.begin(),
-                   [](std::uint16_t half) { return detail::from_bf16(half); });
+                   [](std::uint16_t bits) { return detail::from_bf16(bits); });
     f(std::span(elements));
     std::transform(elements.begin(), elements.end(), halves, detail::nearest_residual);
   }

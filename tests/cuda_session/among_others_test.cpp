@@ -15,7 +15,7 @@
 #include "resources.hpp"
 #include "unit/support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_among_others_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -196,4 +196,4 @@ TEST(CudaSessionAmongOthers, MessagesOfTheHostsUseTheirMemoryAgain) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_among_others_test

@@ -8,7 +8,7 @@
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_capture_test {
 namespace {
 
 /// One rank's. What the tests themselves call beside a capture of the other's would spoil it.
@@ -111,4 +111,4 @@ TEST(CudaCapture, CodersCanBeCaptured) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_capture_test

@@ -4,7 +4,7 @@
 #include "device_steps.hpp"
 #include "emulated.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_checkpoint_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -110,4 +110,4 @@ TEST_F(CudaSession, RefusesStatesThatDifferAndAmidAStep) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_checkpoint_test

@@ -10,7 +10,7 @@
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_chosen_order_test {
 namespace {
 
 /// Three buckets: chosen elements before, and after, what is sent in blocks.
@@ -215,4 +215,4 @@ TEST(CudaSessionChosen, StatesAreThoseOfHosts) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_chosen_order_test

@@ -7,7 +7,7 @@
 
 #include "same_story.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_chosen_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -140,4 +140,4 @@ TEST_F(CudaSession, GradientsOfChosenElementsStayOnTheDevice) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_chosen_test

@@ -11,7 +11,7 @@
 #include "cuda_emulation/nccl_double.hpp"
 #include "cuda_emulation/runtime/options.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_communicator_test {
 namespace {
 
 /// Who watches meets an error that is none of ours.
@@ -67,4 +67,4 @@ TEST(NcclCommunicator, WhateverEndsTheWatchClosesTheTransport) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_communicator_test

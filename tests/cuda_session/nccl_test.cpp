@@ -10,7 +10,7 @@
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_nccl_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -310,4 +310,4 @@ TEST(Nccl, ARankThatGivesUpIsNoticedByTheOthers) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_nccl_test

@@ -6,7 +6,7 @@
 #include "device_steps.hpp"
 #include "emulated.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_order_test {
 namespace {
 
 std::vector<BucketId> order_of(const cuda::Session& session, std::uint64_t seed) {
@@ -176,4 +176,4 @@ TEST(CudaSessionOrder, NoCallWaitsAllocatesOrCopiesToTheHost) { expect_no_call_w
 TEST(CudaSessionOrder, NoCallWaitsForTheDeviceWhereNcclTakesItsTime) { expect_no_call_waits(true); }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_order_test

@@ -7,7 +7,7 @@
 
 #include "same_story.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_random_test {
 namespace {
 
 Model drawn_model(bool feedback) {
@@ -47,4 +47,4 @@ TEST_F(CudaSession, DrawnElementsAsOnHosts) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_random_test

@@ -8,7 +8,7 @@
 
 #include "device_steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_same_as_host_session_test {
 namespace {
 
 constexpr ElementType kTypes[] = {ElementType::f32, ElementType::bf16, ElementType::f16};
@@ -130,4 +130,4 @@ TEST_F(CudaSession, ResidualsAreThoseOfHosts) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_same_as_host_session_test

@@ -9,7 +9,7 @@
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_session_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -269,4 +269,4 @@ TEST_F(CudaSession, BytesOnTheWireAreThoseOfThePlan) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_session_test

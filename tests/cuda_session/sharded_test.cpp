@@ -7,7 +7,7 @@
 
 #include "device_steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_sharded_test {
 namespace {
 
 constexpr int kSteps = 2;
@@ -158,4 +158,4 @@ TEST_F(CudaSession, OtherOperationsRefuseWhatHostsRefuse) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_sharded_test

@@ -3,7 +3,7 @@
 
 #include "device_steps.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_staged_same_as_host_test {
 namespace {
 
 TEST_F(CudaSession, StagedAsOnHostsUnderEverySchedule) {
@@ -45,4 +45,4 @@ TEST_F(CudaSession, StagesEncodedFramesAndNoGradients) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_staged_same_as_host_test

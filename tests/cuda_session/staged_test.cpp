@@ -13,7 +13,7 @@
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_staged_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -245,4 +245,4 @@ TEST(CudaStaged, ARankWithoutADeviceIsNamedOnTheOthers) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_staged_test

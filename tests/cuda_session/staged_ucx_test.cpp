@@ -7,7 +7,7 @@
 #include "emulated.hpp"
 #include "multi/ucx_support.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_staged_ucx_test {
 namespace {
 
 TEST(CudaStagedUcx, BetweenProcessesAsOnHosts) {
@@ -45,4 +45,4 @@ TEST(CudaStagedUcx, BetweenProcessesAsOnHosts) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_staged_ucx_test

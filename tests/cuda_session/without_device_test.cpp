@@ -9,7 +9,7 @@
 #include "cuda/execution.hpp"
 #include "unit/support/ranks.hpp"
 
-namespace tightwire::testing {
+namespace tightwire::testing::cuda_without_device_test {
 namespace {
 
 TEST(NcclItself, IsLoadedOrSaysWhyNot) {
@@ -41,4 +41,4 @@ TEST(StagedItself, ARankWithoutADeviceSaysSo) {
 }
 
 }  // namespace
-}  // namespace tightwire::testing
+}  // namespace tightwire::testing::cuda_without_device_test

@@ -244,7 +244,8 @@ TEST(ToolTopology, InAJobTellsOnceWhoSharesANode) {
   EXPECT_TRUE(has(outcome.output, "job         3 ranks")) << outcome.output;
   EXPECT_TRUE(has(outcome.output, "node 0    ranks 0 1 2")) << outcome.output;
   EXPECT_TRUE(has(outcome.output, "hierarchy   none: all ranks share a node")) << outcome.output;
-  EXPECT_EQ(outcome.output.find("processors"), outcome.output.rfind("processors"));
+  ASSERT_TRUE(has(outcome.output, " packages, ")) << outcome.output;
+  EXPECT_EQ(outcome.output.find(" packages, "), outcome.output.rfind(" packages, ")) << outcome.output;
 }
 
 }  // namespace

@@ -100,13 +100,13 @@ TEST_F(FrameTest, EveryDamagedBitIsNoticed) {
 
 TEST_F(FrameTest, SoundFramesThatDoNotBelongHereAreRefusedByName) {
   struct Case {
-    const char* text;
+    std::string text;
     Errc code;
     std::function<void(FrameHeader&)> edit;
   };
   const std::vector<Case> cases = {
       {"not a tightwire frame", Errc::corrupt, [](FrameHeader& h) { h.magic ^= 0x20; }},
-      {"wire version 9, here 2", Errc::mismatch, [](FrameHeader& h) { h.version = 9; }},
+      {"wire version 9, here " + std::to_string(kWireVersion), Errc::mismatch, [](FrameHeader& h) { h.version = 9; }},
       {"kind is 3, expected 2", Errc::corrupt, [](FrameHeader& h) { h.kind = 3; }},
       {"sender is 4, expected 1", Errc::corrupt, [](FrameHeader& h) { h.sender = 4; }},
       {"payload size is 47, expected 48", Errc::corrupt, [](FrameHeader& h) { h.payload_bytes = 47; }},
