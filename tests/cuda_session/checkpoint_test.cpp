@@ -43,13 +43,6 @@ Bytes on_device(cuda::Session& session, const Model& model, int from, int to) {
   });
 }
 
-/// The bytes of a state but for the name of its run, which every run has its own of, and the check sum.
-Bytes without_run(Bytes state) {
-  state.resize(state.size() - 8);
-  state.erase(state.begin() + 44, state.begin() + 52);
-  return state;
-}
-
 TEST_F(CudaSession, GoesOnFromWhatAHostSavedAndSavesTheSame) {
   use_schedule(1);
   const Model model = mixed_model();

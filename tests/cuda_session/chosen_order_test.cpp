@@ -207,7 +207,7 @@ TEST(CudaSessionChosen, StatesAreThoseOfHosts) {
       return session.save();
     };
     const auto session = sealed_device_session(transport, model, two_shot());
-    EXPECT_TRUE(steps(*session, 0, 2) == states[rank]);
+    EXPECT_TRUE(without_run(steps(*session, 0, 2)) == without_run(states[rank]));
     const auto restored = sealed_device_session(transport, model, two_shot());
     restored->restore(states[rank]);
     EXPECT_TRUE(steps(*restored, 2, 4) == ends[rank]);

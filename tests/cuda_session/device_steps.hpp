@@ -1,11 +1,20 @@
 #pragma once
 #include <array>
 #include <chrono>
+#include <cstddef>
+#include <vector>
 
 #include "device_ranks.hpp"
 #include "unit/support/steps.hpp"
 
 namespace tightwire::testing {
+
+/// The bytes of a state but for the name of its run, which every run has its own of, and the check sum.
+inline std::vector<std::byte> without_run(std::vector<std::byte> state) {
+  state.resize(state.size() - 8);
+  state.erase(state.begin() + 44, state.begin() + 52);
+  return state;
+}
 
 /// How a step is done on a device; by default all at once on the stream that the gradients come from.
 using DeviceReduce = std::function<void(cuda::Session&, DeviceGradients&, cudaStream_t stream)>;

@@ -178,10 +178,8 @@ struct RowProducts {
       float* const to =
           job.product + (block.part.first_rank + k + static_cast<std::size_t>(j)) * job.product_stride + row;
       TIGHTWIRE_UNROLL(4)
-      for (int r = 0; r < Rows; ++r) {
-        const float sum = of_lanes[r * Ranks + j];
-        to[r] = block.part.first == 0 ? sum : to[r] + sum;
-      }
+      for (int r = 0; r < Rows; ++r)
+        to[r] = block.part.first == 0 ? of_lanes[r * Ranks + j] : to[r] + of_lanes[r * Ranks + j];
     }
   }
 
