@@ -21,15 +21,17 @@ class ShmLane : public ::testing::Test {
         memory_(100'000, std::byte{7}),
         attachments_(file_, 0),
         peer_(in_.get()),
-        lane_(3,
-              {.in = in_.get(),
-               .out = out_.get(),
-               .stream_in = {&stream_, stream_data_.data(), stream_data_.size()},
-               .stream_out = {&stream_, stream_data_.data(), stream_data_.size()},
-               .peer = &head_,
-               .memory = memory_,
-               .memory_at = kMemoryAt},
-              table_, attachments_) {}
+        lane_(3, ends(), table_, attachments_) {}
+
+  Lane::Ends ends() {
+    return {.in = in_.get(),
+            .out = out_.get(),
+            .stream_in = {&stream_, stream_data_.data(), stream_data_.size()},
+            .stream_out = {&stream_, stream_data_.data(), stream_data_.size()},
+            .peer = &head_,
+            .memory = memory_,
+            .memory_at = kMemoryAt};
+  }
 
   void expect_message(std::size_t bytes, const std::byte** place = nullptr) {
     data_.assign(bytes, std::byte{0});
@@ -110,15 +112,7 @@ TEST_F(ShmLane, RefusesMessagesThatReachOutOfTheRing) {
     SCOPED_TRACE(bytes);
     in_ = std::make_unique<Ring>();
     RoundTable table;
-    Lane lane(3,
-              {.in = in_.get(),
-               .out = out_.get(),
-               .stream_in = {&stream_, stream_data_.data(), stream_data_.size()},
-               .stream_out = {&stream_, stream_data_.data(), stream_data_.size()},
-               .peer = &head_,
-               .memory = memory_,
-               .memory_at = kMemoryAt},
-              table, attachments_);
+    Lane lane(3, ends(), table, attachments_);
     RingWriter(in_.get()).push({.kind = RecordKind::bytes, .tag = 5, .bytes = bytes}, nullptr, 0);
     EXPECT_THROW(lane.progress(), Error);
   }
