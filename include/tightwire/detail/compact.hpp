@@ -105,6 +105,13 @@ TIGHTWIRE_TARGET_AVX512 inline void clear_large(Lanes<float, 16>& x, std::uint32
   const __mmask16 stays = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(from)));
   x.v = (decltype(x.v))_mm512_maskz_mov_ps(stays, (__m512)x.v);
 }
+/// How many of sixteen lanes a mask has. GCC 12 keeps a mask it has widened in sixteen bits of the stack when registers
+/// are short, and reads 32 of them back to count; not where the general register is given it.
+TIGHTWIRE_TARGET_AVX512 inline std::size_t lanes_in(__mmask16 mask) {
+  unsigned bits;
+  asm("kmovw %1, %0" : "=r"(bits) : "k"(mask));
+  return static_cast<std::size_t>(__builtin_popcount(bits));
+}
 TIGHTWIRE_TARGET_AVX512 inline void append_band(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
                                                 std::uint32_t low, std::uint32_t high, std::uint32_t* places,
                                                 BandCount& found) {
@@ -112,15 +119,14 @@ TIGHTWIRE_TARGET_AVX512 inline void append_band(const Lanes<float, 16>& x, const
   const __mmask16 reach = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(low)));
   const __mmask16 inside = _mm512_mask_cmplt_epu32_mask(reach, magnitude, _mm512_set1_epi32(static_cast<int>(high)));
   _mm512_storeu_si512(places + found.inside, _mm512_maskz_compress_epi32(inside, (__m512i)at.v));
-  found.inside += static_cast<std::size_t>(__builtin_popcount(inside));
-  found.above +=
-      static_cast<std::size_t>(__builtin_popcount(reach)) - static_cast<std::size_t>(__builtin_popcount(inside));
+  found.inside += lanes_in(inside);
+  found.above += lanes_in(reach) - lanes_in(inside);
 }
 TIGHTWIRE_TARGET_AVX512 inline std::size_t append_large(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
                                                         std::uint32_t threshold, float* values, std::uint32_t* places) {
   const __m512i magnitude = _mm512_and_si512((__m512i)x.v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
   const __mmask16 set = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(threshold)));
-  const auto found = static_cast<std::size_t>(__builtin_popcount(set));
+  const std::size_t found = lanes_in(set);
   // Seldom more than four, and long stores to any place cross cache lines.
   const __m512 large = _mm512_maskz_compress_ps(set, (__m512)x.v);
   const __m512i where = _mm512_maskz_compress_epi32(set, (__m512i)at.v);
