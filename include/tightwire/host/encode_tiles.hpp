@@ -21,7 +21,60 @@ concept EncodesInOneLoop =
 }
 &&!requires(typename C::Stat stat) { C::fit(stat, 0u, 0u); };
 
-/// See TilesJob.
+/// The statistics of x, or of x + added, which is kept: parts in whole, from the buffers of a tile.
+template <class Stat>
+struct SumWithStatistics {
+  struct Job {
+    const float* x;
+    const float* added;  ///< null: of x
+    std::size_t count;
+    std::size_t part;
+    float* sums;
+    Stat* stats;
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    job.added != nullptr ? of<W, true>(job) : of<W, false>(job);
+  }
+
+ private:
+  template <int W, bool Added>
+  TIGHTWIRE_INLINE static void of(const Job& job) {
+    const float* const x = job.x;
+    const float* const added = job.added;
+    float* const sums = job.sums;
+    const std::size_t count = job.count, part = job.part;
+    Stat* stats = job.stats;
+    for (std::size_t begin = 0; begin < count; begin += part) {
+      Statistic<Stat, W> statistic;
+      for_units<W>(begin, begin + part, [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
+        prefetch_ahead<N * W>(x + i);
+        if constexpr (Added) prefetch_ahead<N * W>(added + i);
+        Lanes<float, W> sum[N];
+        load<W>(x + i, sum);
+        if constexpr (Added) {
+          add<W>(added + i, sum);
+          store<W>(sum, sums + i);
+        }
+        statistic.add(sum);
+      });
+      *stats++ = statistic.result();
+    }
+  }
+};
+
+/// Quantize, of elements that are known to need no clamp and are rounded to nearest.
+template <class A>
+struct QuantizeWithin {
+  using Job = QuantizeJob;
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    Quantize<A, 1>::template all<W, true>(in_registers(job));
+  }
+};
+
+/// See TilesJob. Its loops are functions of their own, which codecs share that have the same statistics, arithmetic or
+/// bits: inlined for each codec they took longer to compile than all other loops together.
 template <BlockCodec C>
 class EncodeTiles {
  public:
@@ -31,15 +84,15 @@ class EncodeTiles {
   TIGHTWIRE_INLINE static std::size_t run(const Job& job) {
     // Two tiles at a time: what is known of one comes late, and would be waited for.
     Memory memory[2];
-    look<W>(job, 0, memory[0]);
-    for (std::size_t at = 0, t = 0; at < job.count; at += job.tile, ++t) {
-      Memory& here = memory[t % 2];
-      if (!here.finite) [[unlikely]]
-        return at;
-      if (at + job.tile < job.count) look<W>(job, at + job.tile, memory[(t + 1) % 2]);
-      put<W>(job, at, here);
+    for (std::size_t at = 0, t = 0;; at += job.tile, ++t) {
+      if (at < job.count) look<W>(job, at, memory[t % 2]);
+      if (at == 0) continue;
+      Memory& before = memory[(t - 1) % 2];
+      if (!before.finite) [[unlikely]]
+        return at - job.tile;
+      put<W>(job, at - job.tile, before);
+      if (at == job.count) return at;
     }
-    return job.count;
   }
 
  private:
@@ -68,59 +121,54 @@ class EncodeTiles {
     Scale* scales() { return reinterpret_cast<Scale*>(scales_memory); }
   };
 
-  template <int W>
-  TIGHTWIRE_INLINE static void look(const Job& job, std::size_t at, Memory& memory) {
-    if (job.added != nullptr) {
-      statistics<W, true>(job, job.x + at, job.added + at, memory);
-    } else if (job.added_bf16 != nullptr) {
-      AddResidual::run<W>({job.x + at, job.added_bf16 + at, job.tile, memory.sums});
-      statistics<W, false>(job, memory.sums, nullptr, memory);
-    } else {
-      statistics<W, false>(job, job.x + at, nullptr, memory);
-    }
-    job.noise != nullptr ? scales<W, true>(job, at, memory) : scales<W, false>(job, at, memory);
+  /// A loop for the instruction set that is W wide. Codes of a byte take so little time that calls would be a tenth of
+  /// it.
+  template <class Kernel, int W>
+  TIGHTWIRE_INLINE static void call(const typename Kernel::Job& job) {
+    static_assert(W == 16 || W == 8);
+    if constexpr (C::bits == 8)
+      Kernel::template run<W>(job);
+    else if constexpr (W == 16)
+      run_avx512<Kernel>(job);
+    else
+      run_avx2<Kernel>(job);
   }
 
-  /// `Added`: of x + added, which is kept.
-  template <int W, bool Added>
-  TIGHTWIRE_INLINE static void statistics(const Job& job, const float* x, const float* added, Memory& memory) {
-    Stat* stats = memory.stats();
-    for (std::size_t begin = 0; begin < job.tile; begin += job.part) {
-      Statistic<Stat, W> statistic;
-      for_units<W>(begin, begin + job.part, [&]<int N>(std::size_t i) TIGHTWIRE_LAMBDA_INLINE {
-        prefetch_ahead<N * W>(x + i);
-        if constexpr (Added) prefetch_ahead<N * W>(added + i);
-        Lanes<float, W> sum[N];
-        load<W>(x + i, sum);
-        if constexpr (Added) {
-          add<W>(added + i, sum);
-          store<W>(sum, memory.sums + i);
-        }
-        statistic.add(sum);
-      });
-      *stats++ = statistic.result();
+  template <int W>
+  TIGHTWIRE_INLINE static void look(const Job& job, std::size_t at, Memory& memory) {
+    const float* x = job.x + at;
+    if (job.added_bf16 != nullptr) {
+      call<AddResidual, W>({x, job.added_bf16 + at, job.tile, memory.sums});
+      x = memory.sums;
     }
+    call<SumWithStatistics<Stat>, W>({.x = x,
+                                      .added = job.added != nullptr ? job.added + at : nullptr,
+                                      .count = job.tile,
+                                      .part = job.part,
+                                      .sums = memory.sums,
+                                      .stats = memory.stats()});
+    scales<W>(job, at, memory, job.noise != nullptr);
   }
 
   /// Statistics -> Params and scales.
-  template <int W, bool Unbiased>
-  TIGHTWIRE_INLINE static void scales(const Job& job, std::size_t at, Memory& memory) {
+  template <int W>
+  TIGHTWIRE_INLINE static void scales(const Job& job, std::size_t at, Memory& memory, bool unbiased) {
     const std::size_t parts = job.tile / job.part;
     std::byte* const params =
         job.params + at / job.part * kParamBytes<C> + at / job.part / job.parts_per_block * kSharedBytes<C>;
     if constexpr (detail::BlocksInParts<C>) {
       memory.finite = ScalesFromStatistics<C>::template run<W>(
-          {memory.stats(), parts, job.parts_per_block, params, memory.scales(), Unbiased});
+          {memory.stats(), parts, job.parts_per_block, params, memory.scales(), unbiased});
     } else {
-      bool finite = true, within = !Unbiased;
+      bool finite = true, within = !unbiased;
       for (std::size_t p = 0; p < parts; ++p) {
         const Stat stat = memory.stats()[in_register(p)];
-        const typename C::Param param = param_of<C>(stat, {}, Unbiased);
+        const typename C::Param param = param_of<C>(stat, {}, unbiased);
         const Scale scale = scale_of<C>(param, {});
         std::memcpy(params + p * sizeof param, &param, sizeof param);
         memory.scales()[p] = scale;
         finite &= stat.finite();
-        if constexpr (kClampsByMagnitude<W> && !Unbiased) within &= Arithmetic<A, W>::within(magnitude(stat), scale);
+        if constexpr (kClampsByMagnitude<W>) within &= unbiased || Arithmetic<A, W>::within(magnitude(stat), scale);
       }
       memory.finite = finite;
       memory.within = within;
@@ -156,23 +204,23 @@ class EncodeTiles {
                                .difference_past_cache = job.difference != nullptr && job.difference_past_cache};
     if constexpr (kClampsByMagnitude<W>) {
       if (memory.within) [[likely]]
-        Quantize<A, 1>::template all<W, true>(quantize);
+        call<QuantizeWithin<A>, W>(quantize);
       else
-        Quantize<A, 1>::template all<W, false>(quantize);
+        call<Quantize<A, 1>, W>(quantize);
     } else {
-      Quantize<A, 1>::template all<W, false>(quantize);
+      call<Quantize<A, 1>, W>(quantize);
     }
     if constexpr (!kWhole) pack<W>(job, bytes, wire, memory);
     if (job.difference_bf16 != nullptr)
-      RoundResidual::run<W>({memory.difference, job.bits.random, job.bits.place + at, job.tile,
-                             job.difference_bf16 + at, job.difference_past_cache});
+      call<RoundResidual, W>({memory.difference, job.bits.random, job.bits.place + at, job.tile,
+                              job.difference_bf16 + at, job.difference_past_cache});
   }
 
   template <int W>
   TIGHTWIRE_INLINE static void pack(const Job& job, std::size_t bytes, std::byte* wire, Memory& memory) {
-    PackBits<C::bits>::template run<W>({memory.codes, job.tile, job.codes_past_cache ? memory.packed : wire});
-    if (job.codes_past_cache)
-      for (std::size_t i = 0; i < bytes; i += 16) detail::copy_past_cache(memory.packed + i, wire + i, 16);
+    call<PackBits<C::bits>, W>({memory.codes, job.tile, job.codes_past_cache ? memory.packed : wire});
+    if (!job.codes_past_cache) return;
+    for (std::size_t i = 0; i < bytes; i += 16) detail::copy_past_cache(memory.packed + i, wire + i, 16);
   }
 };
 
