@@ -8,7 +8,8 @@ if(PROJECT_IS_TOP_LEVEL)
   find_program(TIGHTWIRE_CCACHE ccache)
   mark_as_advanced(TIGHTWIRE_CCACHE)
   if(TIGHTWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${TIGHTWIRE_CCACHE})
+    # Whatever the folder a compiler runs in: the sources' names are absolute.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 ${TIGHTWIRE_CCACHE})
   endif()
 endif()
 
