@@ -143,7 +143,7 @@ TEST(SessionSparseBytes, ASumThatFillsInIsSentWhole) {
   const std::size_t contribution = 8 + (kSent + 63) / 64 + kSent * 2 / 8 + kSent * 4, result = 8 + kOwned * 4;
   for (const Statistics& total : got.totals)
     EXPECT_EQ(total.sent_bytes, 3 * (2 * sizeof(FrameHeader) + contribution) + 3 * (2 * sizeof(FrameHeader) + result));
-  for (const Rows& results : got.results) EXPECT_EQ(results[0], std::vector<float>(kCount, 0.25f));
+  for (const Rows& results : got.results) EXPECT_EQ(results, Rows{std::vector<float>(kCount, 0.25f)});
 }
 
 TEST(SessionSparseBytes, TrafficDoesNotGrowWithTheNumberOfRanks) {
