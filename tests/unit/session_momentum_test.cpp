@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,36 @@ SessionOptions corrected(MomentumCorrection momentum, Algorithm algorithm = Algo
   return options;
 }
 
+/// Steps with the same gradients for all parameters of the model, against momentum SGD.
+void expect_momentum_sgd(const Model& model, int ranks, const SessionOptions& options, int steps, double tolerance,
+                         const std::function<float(FastRandom&)>& gradient) {
+  const std::size_t count = model[0].count();
+  run_all(ranks, [&](const std::shared_ptr<Transport>& transport) {
+    const auto session = sealed_session(transport, model, options);
+    Gradients gradients(model);
+    MomentumSgd expected(count, static_cast<double>(options.momentum.factor), options.momentum.nesterov);
+    for (int step = 0; step < steps; ++step) {
+      std::vector<double> mean(count);
+      for (int rank = 0; rank < ranks; ++rank) {
+        FastRandom random(static_cast<std::uint64_t>(100 * step + rank + 1));
+        for (std::size_t i = 0; i < count; ++i) {
+          const float g = gradient(random);
+          mean[i] += static_cast<double>(g) / ranks;
+          if (rank == transport->rank())
+            for (std::size_t p = 0; p < model.size(); ++p) gradients.set(p, i, g);
+        }
+      }
+      session->all_reduce(gradients.pointers());
+      session->commit();
+      for (std::size_t i = 0; i < count; ++i) {
+        const double x = expected.step(i, mean[i]);
+        for (std::size_t p = 0; p < model.size(); ++p)
+          ASSERT_NEAR(static_cast<double>(gradients.get(p, i)), x, tolerance) << model[p].name << " step " << step;
+      }
+    }
+  });
+}
+
 TEST(MomentumCorrection, WithEverythingSentItIsMomentumSgd) {
   const Model model = {{"topk", {500}, ElementType::f32, TopK{.ratio = 1}},
                        {"randomk", {500}, ElementType::f32, RandomK{.ratio = 1}},
@@ -47,32 +78,11 @@ TEST(MomentumCorrection, WithEverythingSentItIsMomentumSgd) {
     for (const bool nesterov : {false, true})
       for (const int ranks : {1, 2, 4}) {
         SCOPED_TRACE(std::string(to_string(algorithm)) + " on " + std::to_string(ranks));
-        run_all(ranks, [&](const std::shared_ptr<Transport>& transport) {
-          const auto session =
-              sealed_session(transport, model, corrected({.factor = 0.9f, .nesterov = nesterov}, algorithm));
-          Gradients gradients(model);
-          MomentumSgd expected(500, static_cast<double>(0.9f), nesterov);
-          for (int step = 0; step < 20; ++step) {
-            // The same gradient for all three parameters.
-            std::vector<double> mean(500);
-            for (int rank = 0; rank < ranks; ++rank) {
-              FastRandom random(static_cast<std::uint64_t>(100 * step + rank + 1));
-              for (std::size_t i = 0; i < 500; ++i) {
-                const float g = random.bell();
-                mean[i] += static_cast<double>(g) / ranks;
-                if (rank == transport->rank())
-                  for (std::size_t p = 0; p < 3; ++p) gradients.set(p, i, g);
-              }
-            }
-            session->all_reduce(gradients.pointers());
-            session->commit();
-            for (std::size_t i = 0; i < 500; ++i) {
-              const double x = expected.step(i, mean[i]);
-              for (std::size_t p = 0; p < 3; ++p)
-                ASSERT_NEAR(static_cast<double>(gradients.get(p, i)), x, 2e-5) << model[p].name << " step " << step;
-            }
-          }
-        });
+        expect_momentum_sgd(model, ranks, corrected({.factor = 0.9f, .nesterov = nesterov}, algorithm), 20, 2e-5,
+                            [](FastRandom& random) { return random.bell(); });
+        // Of numbers that 24 bits hold all along, to the bit.
+        expect_momentum_sgd(model, ranks, corrected({.factor = 0.5f, .nesterov = nesterov}, algorithm), 10, 0,
+                            [](FastRandom& random) { return (static_cast<float>(random.below(128)) - 64) / 8; });
       }
 }
 

@@ -28,9 +28,12 @@ struct SmallFloat {
     const auto normal = (magnitude << shift) + (static_cast<std::uint32_t>(127 - bias) << 23);
     const auto order = as_int(magnitude);
     auto b = select(order < (1 << Fraction), to_bits(to_float(order) * unit), normal);
-    if constexpr (Largest < magnitude_mask) b = select(order > Largest, 0x7fc00000u, b);
     if constexpr (Infinity != 0) b = select(order == Infinity, kInfinityBits, b);
-    return from_bits(b | (as_unsigned(code) << (32 - bits) & kSignMask));
+    b = b | (as_unsigned(code) << (32 - bits) & kSignMask);
+    // Without a sign: where it meets a step that is NaN, it depends on the compiler which of the two the product is.
+    constexpr int kLastNumber = Infinity != 0 ? Infinity : Largest;
+    if constexpr (kLastNumber < magnitude_mask) b = select(order > kLastNumber, 0x7fc00000u, b);
+    return from_bits(b);
   }
   static constexpr float largest = decoded(Largest);
 
@@ -165,7 +168,9 @@ struct BlockFloat {
     return held(detail::step_bits<true>(stat.value(), Format::largest));
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
-    const detail::StepScale s = detail::step_scale(param, {0, 0});
+    // From the wire a step may be any NaN.
+    const bool nan = (param & 0x7fffu) > 0x7f80u;
+    const detail::StepScale s = detail::step_scale(nan ? Param{0x7fc0} : param, {0, 0});
     return {s.step, s.inverse};
   }
   static constexpr bool lossless(ElementType) { return false; }
