@@ -8,13 +8,13 @@ cmake --build --preset dev --target tightwire_core tightwire_c
 folder=$PWD/build/mpich
 mkdir -p "$folder"
 if [[ ! -e $folder/root ]]; then
-  (cd "$folder" && apt-get download -qq mpich libmpich-dev libmpich12 hydra libslurm38)
+  (cd "$folder" && apt-get download -qq mpich libmpich-dev libmpich12 libslurm38)
   for package in "$folder"/*.deb; do dpkg -x "$package" "$folder/root"; done
 fi
 libraries=$folder/root/usr/lib/x86_64-linux-gnu
 export LD_LIBRARY_PATH=$libraries:$PWD/build/dev/bindings/c UCX_LOG_LEVEL=error # UCX under MPICH tells of messages that were left unread on purpose
 flags=(-O1 -fPIC -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off -isystem "$folder/root/usr/include/x86_64-linux-gnu/mpich")
-compile() { g++ -std=c++20 -Wno-restrict "${flags[@]}" -Iinclude -Itests "$@"; }
+compile() { g++ -std=c++20 -Wno-restrict "${flags[@]}" -I. -Iinclude -Itests "$@"; }
 objects=()
 for source in transports/mpi/*.cpp; do
   objects+=("$folder/$(basename "$source" .cpp).o")

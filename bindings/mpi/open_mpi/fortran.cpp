@@ -44,7 +44,7 @@ void ompi_init_thread_f(MPI_Fint* required, MPI_Fint* provided, MPI_Fint* error)
 
 void ompi_finalize_f(MPI_Fint* error) { tell(error, MPI_Finalize()); }
 
-// NOLINTBEGIN(readability-function-size): MPI says how many parameters they have
+// NOLINTBEGIN(readability-function-size,readability-identifier-naming): parameters and names are MPI's
 void ompi_allreduce_f(char* contribution, char* sum, MPI_Fint* count, MPI_Fint* type, MPI_Fint* operation,
                       MPI_Fint* communicator, MPI_Fint* error) {
   tell(error, MPI_Allreduce(buffer_of(contribution), buffer_of(sum), static_cast<int>(*count), type_of(*type),
@@ -69,7 +69,7 @@ void mpi_allreduce_(char*, char*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MP
     __attribute__((alias("ompi_allreduce_f")));
 void mpi_iallreduce_(char*, char*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*, MPI_Fint*)
     __attribute__((alias("ompi_iallreduce_f")));
-// NOLINTEND(readability-function-size)
+// NOLINTEND(readability-function-size,readability-identifier-naming)
 
 #pragma GCC visibility pop
 }
