@@ -7,6 +7,7 @@
 
 #include "handles.hpp"
 #include "session_calls.hpp"
+#include "session_file.hpp"
 #include "session_specification.hpp"
 
 struct tightwire_session {
@@ -28,6 +29,13 @@ namespace {
 
 Session& session_of(tightwire_session* session, const char* call) { return *usable(session, call).session; }
 
+tightwire_session* opened(const std::shared_ptr<tightwire::Transport>& transport, tightwire::SessionOptions options) {
+  auto session = std::make_unique<tightwire_session>();
+  session->transport = transport;
+  session->session = std::make_unique<Session>(transport, std::move(options));
+  return session.release();
+}
+
 const tightwire::StepStatistics& of_scope(const Session& session, tightwire_scope scope) {
   switch (scope) {
     case TIGHTWIRE_THIS_STEP: return session.step_statistics();
@@ -45,11 +53,18 @@ tightwire_status tightwire_session_open(tightwire_communicator* communicator, co
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_open";
     require(specification != nullptr && session != nullptr, kCall, "an argument is null");
-    auto opened = std::make_unique<tightwire_session>();
-    opened->transport = usable(communicator, kCall).transport;
-    opened->session = std::make_unique<Session>(opened->transport,
-                                                tightwire::c::parse_session(specification, opened->transport->size()));
-    *session = opened.release();
+    const auto& transport = usable(communicator, kCall).transport;
+    *session = opened(transport, tightwire::c::parse_session(specification, transport->size()));
+  });
+}
+
+tightwire_status tightwire_session_open_file(tightwire_communicator* communicator, const char* path,
+                                             tightwire_session** session) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_open_file";
+    require(path != nullptr && session != nullptr, kCall, "an argument is null");
+    const auto& transport = usable(communicator, kCall).transport;
+    *session = opened(transport, tightwire::c::read_session_file(path, transport->size()));
   });
 }
 

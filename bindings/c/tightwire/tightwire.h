@@ -150,6 +150,17 @@ typedef struct tightwire_session tightwire_session;
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */
 tightwire_status tightwire_session_open(tightwire_communicator* communicator, const char* specification,
                                         tightwire_session** session);
+/* The same from a file of TOML, whose keys are the words above:
+ *     codec = "int8:block=256"
+ *     exact = ["*.bias", "*norm*"]
+ *     feedback = true
+ *     timeout = 20
+ *     [[rule]]
+ *     name = "head.*"
+ *     codec = "bf16"
+ * What is wrong with it is told with its line. */
+tightwire_status tightwire_session_open_file(tightwire_communicator* communicator, const char* path,
+                                             tightwire_session** session);
 /* Adds a parameter, before sealing. Its number, counted from 0, goes to `parameter` unless that is null. */
 tightwire_status tightwire_session_add(tightwire_session* session, const char* name, const int64_t* shape,
                                        size_t dimensions, tightwire_type type, size_t* parameter);
