@@ -81,7 +81,7 @@ class Reader {
       return std::isalnum(static_cast<unsigned char>(c)) != 0 || also.find(c) != std::string_view::npos;
     };
     const auto end = std::find_if_not(rest_.begin(), rest_.end(), part);
-    const std::string word(rest_.begin(), end);
+    std::string word(rest_.begin(), end);
     rest_.remove_prefix(word.size());
     return word;
   }
