@@ -1,5 +1,5 @@
 // Open MPI's Fortran calls PMPI_ of C, past what is preloaded; so that its entries are stood in for as well, and do
-// what those of Open MPI do: take handles for handles of C, and call C. (MPICH's Fortran calls MPI_ of C by itself.)
+// what those of Open MPI do: take handles for handles of C, and call C.
 #include <mpi.h>
 
 extern "C" {
