@@ -16,6 +16,7 @@ for step in range(20):
     x = torch.randn(64, 32)
     torch.nn.functional.cross_entropy(fsdp(x), x[:, :10].argmax(1)).backward()
     optimizer.step()
+sent, given = dist.distributed_c10d._get_default_group().sent_bytes()
+assert 0 < sent < given, "compressed"
 if dist.get_rank() == 0:
-    sent, given = dist.distributed_c10d._get_default_group().sent_bytes()
     print(f"sent {sent} bytes instead of {given}")

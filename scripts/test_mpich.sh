@@ -4,17 +4,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
-cmake --build --preset dev --target tightwire_core
+cmake --build --preset dev --target tightwire_core tightwire_c
 folder=$PWD/build/mpich
 mkdir -p "$folder"
 if [[ ! -e $folder/root ]]; then
-  (cd "$folder" && apt-get download -qq mpich libmpich-dev libmpich12 hydra libslurm38)
+  (cd "$folder" && apt-get download -qq mpich libmpich-dev libmpich12 libslurm38)
   for package in "$folder"/*.deb; do dpkg -x "$package" "$folder/root"; done
 fi
 libraries=$folder/root/usr/lib/x86_64-linux-gnu
-export LD_LIBRARY_PATH=$libraries UCX_LOG_LEVEL=error # UCX under MPICH tells of messages that were left unread on purpose
+export LD_LIBRARY_PATH=$libraries:$PWD/build/dev/bindings/c UCX_LOG_LEVEL=error # UCX under MPICH tells of messages that were left unread on purpose
 flags=(-O1 -fPIC -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off -isystem "$folder/root/usr/include/x86_64-linux-gnu/mpich")
-compile() { g++ -std=c++20 -Wno-restrict "${flags[@]}" -Iinclude -Itests "$@"; }
+compile() { g++ -std=c++20 -Wno-restrict "${flags[@]}" -I. -Iinclude -Itests "$@"; }
 objects=()
 for source in transports/mpi/*.cpp; do
   objects+=("$folder/$(basename "$source" .cpp).o")
@@ -23,6 +23,11 @@ done
 compile tests/mpi/ranks_test.cpp "${objects[@]}" build/dev/libtightwire_core.a -lgtest -lcrypto -L"$libraries" -lmpich -o "$folder/ranks_test"
 compile -shared -fvisibility=hidden bindings/mpi/*.cpp bindings/c/session_specification.cpp "${objects[@]}" build/dev/libtightwire_core.a \
   -Wl,--version-script=bindings/mpi/exported_symbols.map -Wl,--no-undefined -lcrypto -L"$libraries" -lmpich -o "$folder/libtightwire_mpi.so"
+compile -shared -fvisibility=hidden -Ibindings/c -Ibindings/c_mpi bindings/c_mpi/communicator.cpp bindings/c/fail_in_libtightwire.cpp \
+  "${objects[@]}" build/dev/libtightwire_core.a -Wl,--version-script=bindings/c/exported_symbols.map -Wl,--no-undefined -lcrypto \
+  -Lbuild/dev/bindings/c -ltightwire -L"$libraries" -lmpich -o "$folder/libtightwire_c_mpi.so"
+gcc -std=c99 "${flags[@]}" -Ibindings/c -Ibindings/c_mpi tests/mpi/c_ranks_test.c "$folder/libtightwire_c_mpi.so" \
+  -Lbuild/dev/bindings/c -ltightwire -L"$libraries" -lmpich -o "$folder/c_ranks_test"
 gcc "${flags[@]}" -Wno-conversion tests/mpi/unaware.c -L"$libraries" -lmpich -lm -o "$folder/unaware"
 
 run() { "$folder/root/usr/bin/mpiexec.hydra" "$@"; }
@@ -30,6 +35,8 @@ preloaded() { run -n 3 -env LD_PRELOAD "$folder/libtightwire_mpi.so" -env TIGHTW
 run -n 2 "$folder/ranks_test" --gtest_brief=1
 run -n 3 "$folder/ranks_test" --gtest_brief=1
 run -n 2 "$folder/ranks_test" --gtest_brief=1 --single
+run -n 3 "$folder/c_ranks_test"
+run -n 2 "$folder/c_ranks_test" --single
 run -n 3 "$folder/unaware" exact
 preloaded "int4:block=64 threshold=65536" close
 preloaded "int4:block=64 threshold=65536" drifting

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests with the label torch on a PyTorch from PyPI instead of Debian's. Needs PyPI (some 200 MB) and a build of the
-# preset dev; not part of scripts/test.sh.
+# Runs the tests with the label torch on a PyTorch from PyPI instead of Debian's, and the examples of Lightning and Accelerate. Needs
+# PyPI (some gigabytes, where its PyTorch brings packages for GPUs) and a build of the preset dev; not part of scripts/test.sh.
 #
 #   scripts/test_torch.sh 2.4.1
 set -euo pipefail
@@ -11,8 +11,7 @@ environment=$PWD/build/torch-$1
 if [[ ! -e $environment/complete ]]; then
   rm -rf "$environment"
   /usr/bin/python3 -m venv "$environment"
-  # Without its packages for GPUs where the index offers such a build.
-  "$environment/bin/pip" install --quiet "torch==$1" numpy
+  "$environment/bin/pip" install --quiet "torch==$1" numpy lightning accelerate
   touch "$environment/complete"
 fi
 cmake --preset dev -DTIGHTWIRE_TORCH_PYTHON="$environment/bin/python" >/dev/null

@@ -11,7 +11,7 @@ from gloo_job import use_build_tree
 use_build_tree()
 import tightwire.torch  # noqa: E402
 
-HELP = "none, fp16, torch-powersgd:RANK are torch's; all others are codecs of ours"
+HELP = "none, fp16, torch-bf16 (gloo has it from PyTorch 2 on), torch-powersgd:RANK are torch's; all others are codecs of ours"
 
 
 def synchronized(
@@ -26,6 +26,8 @@ def synchronized(
     dist._DEFAULT_FIRST_BUCKET_BYTES = first_bucket
     if kind == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif kind == "torch-bf16":
+        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     elif kind == "torch-powersgd":
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=int(value or 4), start_powerSGD_iter=2, min_compression_rate=2

@@ -18,13 +18,6 @@ namespace {
 
 constexpr int kMostThreads = 1024;  // as ranks of one process
 
-tightwire_communicator* make(std::shared_ptr<Transport> transport) {
-  auto communicator = std::make_unique<tightwire_communicator>();
-  communicator->description = transport->describe();
-  communicator->transport = std::move(transport);
-  return communicator.release();
-}
-
 Rendezvous read(const tightwire_rendezvous& given) {
   require(given.struct_size >= sizeof(tightwire_rendezvous), "tightwire_communicator_join",
           "rendezvous.struct_size is not sizeof(tightwire_rendezvous)");
@@ -76,7 +69,7 @@ using tightwire::c::usable;
 tightwire_status tightwire_communicator_from_environment(tightwire_communicator** communicator) {
   return guarded([&] {
     require(communicator != nullptr, "tightwire_communicator_from_environment", "the output argument is null");
-    *communicator = tightwire::c::make(tightwire::c::connect(tightwire::rendezvous::environment()));
+    *communicator = tightwire::c::communicator_of(tightwire::c::connect(tightwire::rendezvous::environment()));
   });
 }
 
@@ -84,7 +77,7 @@ tightwire_status tightwire_communicator_join(const tightwire_rendezvous* rendezv
                                              tightwire_communicator** communicator) {
   return guarded([&] {
     require(rendezvous != nullptr && communicator != nullptr, "tightwire_communicator_join", "an argument is null");
-    *communicator = tightwire::c::make(tightwire::c::connect(tightwire::c::read(*rendezvous)));
+    *communicator = tightwire::c::communicator_of(tightwire::c::connect(tightwire::c::read(*rendezvous)));
   });
 }
 
@@ -94,7 +87,7 @@ tightwire_status tightwire_communicator_in_process(int32_t size, tightwire_commu
     require(communicators != nullptr, kCall, "the output argument is null");
     require(size >= 1 && size <= tightwire::c::kMostThreads, kCall, "size must be from 1 to 1024");
     std::vector<std::unique_ptr<tightwire_communicator>> made;
-    for (auto& transport : tightwire::local::make(size)) made.emplace_back(tightwire::c::make(transport));
+    for (auto& transport : tightwire::local::make(size)) made.emplace_back(tightwire::c::communicator_of(transport));
     std::transform(made.begin(), made.end(), communicators, [](auto& each) { return each.release(); });
   });
 }

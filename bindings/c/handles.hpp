@@ -7,13 +7,17 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <tightwire/tightwire.h>
 #include <tightwire/error.hpp>
 #include <tightwire/transport.hpp>
+#include <tightwire/version.hpp>
 
 // What the opaque tightwire_communicator of tightwire.h is; tightwire_session is in session.cpp. `owner` is the process
 // that opened it: threads do not survive fork(), so nothing of it may be touched, or even destroyed, in a child.
+// libtightwire_c_mpi and libtightwire_c_device know it as well: see require_same_version.
 struct tightwire_communicator {
   std::shared_ptr<tightwire::Transport> transport;
   std::string description;
@@ -42,8 +46,23 @@ tightwire_status guarded(Body&& body) noexcept {
   }
 }
 
+inline tightwire_communicator* communicator_of(std::shared_ptr<Transport> transport) {
+  auto communicator = std::make_unique<tightwire_communicator>();
+  communicator->description = transport->describe();
+  communicator->transport = std::move(transport);
+  return communicator.release();
+}
+
 inline void require(bool holds, const char* call, const char* what) {
   if (!holds) throw Error(Errc::invalid_argument, std::string(call) + ": " + what);
+}
+
+/// For libraries beside libtightwire, which hand it objects of C++: of one version both know the same ones.
+inline void require_same_version(const char* call) {
+  if (std::string_view(tightwire_version()) != kVersion)
+    throw Error(Errc::unsupported, std::string(call) + ": this library is of version " + kVersion +
+                                       " of tightwire, and the libtightwire loaded is of version " +
+                                       tightwire_version() + "; both must be of one build");
 }
 
 /// The object behind a handle that the caller may use.

@@ -67,6 +67,10 @@ tightwire_status tightwire_require_abi(uint32_t abi_version) {
 
 const char* tightwire_last_error() { return tightwire::c::last_error.c_str(); }
 
+tightwire_status tightwire_fail(tightwire_status status, const char* text) {
+  return tightwire::c::fail(static_cast<Errc>(status), text == nullptr ? "" : text);
+}
+
 const char* tightwire_status_name(int status) {
   const auto& names = tightwire::c::kStatusNames;
   return status >= 0 && static_cast<std::size_t>(status) < names.size() ? names[static_cast<std::size_t>(status)]

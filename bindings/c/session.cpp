@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <optional>
 #include <span>
 #include <vector>
@@ -7,6 +6,8 @@
 #include <tightwire/session.hpp>
 
 #include "handles.hpp"
+#include "session_calls.hpp"
+#include "session_file.hpp"
 #include "session_specification.hpp"
 
 struct tightwire_session {
@@ -20,6 +21,7 @@ struct tightwire_session {
 
 using tightwire::Session;
 using tightwire::c::guarded;
+using tightwire::c::pointers;
 using tightwire::c::require;
 using tightwire::c::usable;
 
@@ -27,25 +29,11 @@ namespace {
 
 Session& session_of(tightwire_session* session, const char* call) { return *usable(session, call).session; }
 
-tightwire::ElementType element_type(tightwire_type type) {
-  switch (type) {
-    case TIGHTWIRE_FLOAT32: return tightwire::ElementType::f32;
-    case TIGHTWIRE_BFLOAT16: return tightwire::ElementType::bf16;
-    case TIGHTWIRE_FLOAT16: return tightwire::ElementType::f16;
-  }
-  throw tightwire::Error(tightwire::Errc::invalid_argument,
-                         "tightwire_session_add_buffer: there is no type " + std::to_string(static_cast<int>(type)));
-}
-
-tightwire::Operation operation_of(tightwire_operation operation) {
-  switch (operation) {
-    case TIGHTWIRE_ALL_REDUCE: return tightwire::Operation::all_reduce;
-    case TIGHTWIRE_REDUCE_SCATTER: return tightwire::Operation::reduce_scatter;
-    case TIGHTWIRE_ALL_GATHER: return tightwire::Operation::all_gather;
-    case TIGHTWIRE_BROADCAST: return tightwire::Operation::broadcast;
-  }
-  throw tightwire::Error(tightwire::Errc::invalid_argument, "tightwire_session_add_buffer: there is no operation " +
-                                                                std::to_string(static_cast<int>(operation)));
+tightwire_session* opened(const std::shared_ptr<tightwire::Transport>& transport, tightwire::SessionOptions options) {
+  auto session = std::make_unique<tightwire_session>();
+  session->transport = transport;
+  session->session = std::make_unique<Session>(transport, std::move(options));
+  return session.release();
 }
 
 const tightwire::StepStatistics& of_scope(const Session& session, tightwire_scope scope) {
@@ -65,11 +53,18 @@ tightwire_status tightwire_session_open(tightwire_communicator* communicator, co
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_open";
     require(specification != nullptr && session != nullptr, kCall, "an argument is null");
-    auto opened = std::make_unique<tightwire_session>();
-    opened->transport = usable(communicator, kCall).transport;
-    opened->session = std::make_unique<Session>(opened->transport,
-                                                tightwire::c::parse_session(specification, opened->transport->size()));
-    *session = opened.release();
+    const auto& transport = usable(communicator, kCall).transport;
+    *session = opened(transport, tightwire::c::parse_session(specification, transport->size()));
+  });
+}
+
+tightwire_status tightwire_session_open_file(tightwire_communicator* communicator, const char* path,
+                                             tightwire_session** session) {
+  return guarded([&] {
+    constexpr const char* kCall = "tightwire_session_open_file";
+    require(path != nullptr && session != nullptr, kCall, "an argument is null");
+    const auto& transport = usable(communicator, kCall).transport;
+    *session = opened(transport, tightwire::c::read_session_file(path, transport->size()));
   });
 }
 
@@ -77,15 +72,7 @@ tightwire_status tightwire_session_add_buffer(tightwire_session* session, const 
                                               size_t* parameter) {
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_add_buffer";
-    Session& ours = session_of(session, kCall);
-    require(buffer != nullptr, kCall, "the buffer is null");
-    require(buffer->struct_size >= sizeof(tightwire_buffer), kCall, "struct_size is not sizeof(tightwire_buffer)");
-    require(buffer->name != nullptr, kCall, "the name is null");
-    require(buffer->shape != nullptr || buffer->dimensions == 0, kCall, "the shape is null");
-    const std::size_t id =
-        ours.add(buffer->name, std::vector<std::int64_t>(buffer->shape, buffer->shape + buffer->dimensions),
-                 element_type(buffer->type), operation_of(buffer->operation), buffer->root);
-    if (parameter != nullptr) *parameter = id;
+    tightwire::c::add_buffer(session_of(session, kCall), buffer, parameter, kCall);
   });
 }
 
@@ -114,10 +101,7 @@ tightwire_status tightwire_session_add_bucket(tightwire_session* session, const 
                                               size_t* bucket) {
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_add_bucket";
-    Session& ours = session_of(session, kCall);
-    require(parameters != nullptr || count == 0, kCall, "the parameters are null");
-    const std::size_t id = ours.add_bucket({parameters, count});
-    if (bucket != nullptr) *bucket = id;
+    tightwire::c::add_bucket(session_of(session, kCall), parameters, count, bucket, kCall);
   });
 }
 
@@ -134,8 +118,7 @@ tightwire_status tightwire_session_start(tightwire_session* session, size_t buck
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_start";
     Session& ours = session_of(session, kCall);
-    require(gradients != nullptr || count == 0, kCall, "the gradients are null");
-    const tightwire::Handle handle = ours.start(bucket, {gradients, count});
+    const tightwire::Handle handle = ours.start(bucket, pointers(gradients, count, kCall));
     session->started[bucket] = handle;
   });
 }
@@ -154,8 +137,7 @@ tightwire_status tightwire_session_all_reduce(tightwire_session* session, void* 
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_all_reduce";
     Session& ours = session_of(session, kCall);
-    require(gradients != nullptr || count == 0, kCall, "the gradients are null");
-    ours.all_reduce(std::span<void* const>(gradients, count));
+    ours.all_reduce(pointers(gradients, count, kCall));
   });
 }
 
@@ -176,13 +158,9 @@ tightwire_status tightwire_session_scale_residuals(tightwire_session* session, f
 
 tightwire_status tightwire_session_save(tightwire_session* session, const void** bytes, size_t* size) {
   return guarded([&] {
-    Session& ours = session_of(session, "tightwire_session_save");
-    std::vector<std::byte>().swap(session->saved);
-    if (bytes == nullptr) return;
-    require(size != nullptr, "tightwire_session_save", "the size is null");
-    session->saved = ours.save();
-    *bytes = session->saved.data();
-    *size = session->saved.size();
+    constexpr const char* kCall = "tightwire_session_save";
+    Session& ours = session_of(session, kCall);
+    tightwire::c::save(ours, session->saved, bytes, size, kCall);
   });
 }
 
@@ -190,8 +168,7 @@ tightwire_status tightwire_session_restore(tightwire_session* session, const voi
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_restore";
     Session& ours = session_of(session, kCall);
-    require(bytes != nullptr || size == 0, kCall, "the bytes are null");
-    ours.restore(std::span(static_cast<const std::byte*>(bytes), size));
+    ours.restore(tightwire::c::state_of(bytes, size, kCall));
   });
 }
 
@@ -200,13 +177,7 @@ tightwire_status tightwire_session_restore_ranks(tightwire_session* session, con
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_restore_ranks";
     Session& ours = session_of(session, kCall);
-    require((states != nullptr && sizes != nullptr) || count == 0, kCall, "an argument is null");
-    std::vector<std::span<const std::byte>> all;
-    for (std::size_t i = 0; i < count; ++i) {
-      require(states[i] != nullptr || sizes[i] == 0, kCall, "a state is null");
-      all.emplace_back(static_cast<const std::byte*>(states[i]), sizes[i]);
-    }
-    ours.restore(std::span<const std::span<const std::byte>>(all));
+    ours.restore(std::span<const std::span<const std::byte>>(tightwire::c::states_of(states, sizes, count, kCall)));
   });
 }
 
@@ -248,10 +219,7 @@ tightwire_status tightwire_session_counts(tightwire_session* session, size_t* pa
                                           uint64_t* steps, size_t* residual_bytes) {
   return guarded([&] {
     const Session& ours = session_of(session, "tightwire_session_counts");
-    if (parameters != nullptr) *parameters = ours.parameters().size();
-    if (buckets != nullptr) *buckets = ours.buckets();
-    if (steps != nullptr) *steps = ours.steps();
-    if (residual_bytes != nullptr) *residual_bytes = ours.residual_bytes();
+    tightwire::c::counts(ours, parameters, buckets, steps, residual_bytes);
   });
 }
 
@@ -259,10 +227,8 @@ tightwire_status tightwire_session_bucket(tightwire_session* session, size_t buc
                                           size_t capacity, size_t* count) {
   return guarded([&] {
     constexpr const char* kCall = "tightwire_session_bucket";
-    const std::vector<tightwire::ParameterId>& ids = session_of(session, kCall).bucket_parameters(bucket);
-    require(parameters != nullptr || capacity == 0, kCall, "the parameters are null");
-    std::copy_n(ids.begin(), std::min(capacity, ids.size()), parameters);
-    if (count != nullptr) *count = ids.size();
+    const Session& ours = session_of(session, kCall);
+    tightwire::c::parameters_of_bucket(ours, bucket, parameters, capacity, count, kCall);
   });
 }
 

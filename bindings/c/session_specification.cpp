@@ -172,8 +172,11 @@ std::vector<std::string_view> words_of(std::string_view text) {
 }
 
 SessionOptions parse_session(std::string_view specification, int ranks) {
+  return parse_session_words(words_of(specification), ranks);
+}
+
+SessionOptions parse_session_words(const std::vector<std::string_view>& words, int ranks) {
   Reading options;
-  const std::vector<std::string_view> words = words_of(specification);
   for (std::size_t i = 0; i < words.size(); ++i) {
     // A codec has no '=' before its ':' or '(', and comes first.
     const bool codec = i == 0 && words[i].find('=') >= words[i].find_first_of(":+(");

@@ -11,6 +11,9 @@ namespace tightwire::c {
 /// Throws Error(invalid_argument) that names the word and what is known.
 SessionOptions parse_session(std::string_view specification, int ranks);
 
+/// The same from words that were told apart already.
+SessionOptions parse_session_words(const std::vector<std::string_view>& words, int ranks);
+
 /// The words of a specification. Spaces between brackets are part of a word.
 std::vector<std::string_view> words_of(std::string_view text);
 

@@ -114,10 +114,11 @@ void CompressedCommunicator::start(const Call& call, std::function<void(const Er
 }
 
 void CompressedCommunicator::work() {
+  worker_ = std::this_thread::get_id();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return closing_ || (!queue_.empty() && !busy_); });
-    if (queue_.empty()) return;
+    if (queue_.empty()) break;
     Started started = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
@@ -133,19 +134,29 @@ void CompressedCommunicator::work() {
     busy_ = false;
     changed_.notify_all();
   }
+  const bool by_itself = closed_by_itself_;
+  lock.unlock();
+  if (by_itself) clear_up();
 }
 
-void CompressedCommunicator::close() noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(closed_, true)) return;
-    closing_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+void CompressedCommunicator::clear_up() noexcept {
   slots_.clear();
   transport_.reset();
   static_cast<void>(duplicate_.release());  // begun and not ended, so that MPI may write to it yet
+}
+
+void CompressedCommunicator::close() noexcept {
+  // MPICH forgets a communicator that was freed with sums under way when the last one ends, on the thread that ends it.
+  const bool by_itself = worker_.load() == std::this_thread::get_id();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    closed_by_itself_ = closed_by_itself_ || by_itself;
+    if (by_itself || std::exchange(closed_, true)) return;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  clear_up();
 }
 
 }  // namespace tightwire::mpi

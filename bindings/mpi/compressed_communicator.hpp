@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -60,6 +61,7 @@ class CompressedCommunicator {
   Slot& slot_for(std::size_t count);
   std::unique_ptr<Slot> make_slot(std::size_t count);
   void work();
+  void clear_up() noexcept;
 
   const Settings settings_;
   std::unique_ptr<Duplicate> duplicate_;  // until the transport has it
@@ -76,7 +78,9 @@ class CompressedCommunicator {
   bool busy_ = false;
   bool closing_ = false;
   bool closed_ = false;
+  bool closed_by_itself_ = false;  // by the thread below, which clears up once it has done what was started
   std::thread thread_;
+  std::atomic<std::thread::id> worker_;  // of that thread
 };
 
 }  // namespace tightwire::mpi

@@ -76,7 +76,7 @@ void Preloaded::say_that_nothing_is_compressed() noexcept {
   if (rank == 0)
     std::fputs(
         "tightwire: rank 0: TIGHTWIRE_MPI is set, but nothing is compressed: MPI was initialized by another call than "
-        "MPI_Init or MPI_Init_thread of C (docs/mpi.md)\n",
+        "MPI_Init or MPI_Init_thread (docs/mpi.md)\n",
         stderr);
 }
 

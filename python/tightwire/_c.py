@@ -99,6 +99,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "communicator_compare": [_handle, ctypes.c_uint64, ctypes.POINTER(Replica), _size, ctypes.c_int64],
     "communicator_abort": [_handle, ctypes.c_char_p],
     "session_open": [_handle, ctypes.c_char_p, _handles],
+    "session_open_file": [_handle, ctypes.c_char_p, _handles],
     "session_add_buffer": [_handle, ctypes.POINTER(Buffer), _sizes],
     "session_bucket_of": [_handle, _size, _sizes],
     "session_add_bucket": [_handle, _sizes, _size, _sizes],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import warnings
 import weakref
 from collections import Counter
@@ -24,7 +25,8 @@ _SUMS = {"SUM": "sum", "AVG": "mean"}
 class ProcessGroupOptions:
     """What the backend "tightwire" compresses: for init_process_group or new_group, as `pg_options`. The same on every rank.
 
-    codec: for sums (ReduceOp.SUM or AVG) of float32, bfloat16 or float16 within a backward pass, which are gradients.
+    codec: for sums (ReduceOp.SUM or AVG) of float32, bfloat16 or float16 within a backward pass, which are gradients; over nodes
+        "hier(inside=bf16, across=int4)".
     threshold: bytes of a tensor from which on; smaller ones are exact.
     everywhere: sums outside of a backward pass as well; those have no error feedback, as nothing says which repeats which.
     reduce_scatter: the codec of reduce_scatter_tensor, of gradients; None: as the wrapped group does it.
@@ -53,16 +55,29 @@ class ProcessGroupOptions:
             codec = getattr(self, name)
             if codec is None:
                 continue
-            if not isinstance(codec, str) or len(codec.split()) != 1 or "=" in codec.split(":")[0]:
+            kind = _kind(codec)
+            if kind is None:
                 return f'{name}={codec!r}: must be one codec, as "int8:block=256"'
-            kind = codec.split(":")[0]
+            if name != "codec" and codec.startswith("hier("):
+                return f"{name}={codec!r}: what is scattered or gathered goes to every rank by one way; hier() is for sums"
             if kind == "powersgd" or (name != "codec" and kind in ("topk", "randomk")):
                 return f"{name}={codec!r}: not for tensors without a shape or of a part; attach() has it for gradients"
-        if self.everywhere and self.codec.split(":")[0] in ("topk", "randomk"):
+        if self.everywhere and _kind(self.codec) in ("topk", "randomk"):
             return f"everywhere with codec={self.codec!r}: what it does not send would be lost"
         if self.threshold < 0 or not self.timeout > 0:
             return f"threshold={self.threshold}, timeout={self.timeout}: must be positive"
         return None
+
+
+def _kind(codec: Any) -> Optional[str]:
+    """The name of a codec; of "hier(inside=bf16, across=int4)" that of the one between nodes. None for what is not one codec."""
+    if not isinstance(codec, str):
+        return None
+    brackets = re.fullmatch(r"hier\((.*)\)", codec)
+    if brackets is not None:
+        across = [word.strip()[len("across=") :] for word in brackets[1].split(",") if word.strip().startswith("across=")]
+        return across[0].split(":")[0] if across and "(" not in brackets[1] else None
+    return codec.split(":")[0] if len(codec.split()) == 1 and "=" not in codec.split(":")[0] else None
 
 
 class _Place(NamedTuple):

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import math
+import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
@@ -170,18 +171,21 @@ def _bytes_of(name: str, value: Any) -> "ctypes.Array[ctypes.c_char]":
 class Session(_Owner):
     """Keeps the gradients of a model in step on all ranks.
 
-    `specification` is a codec and options: "int8:block=256 exact=*.bias feedback=on timeout=60" (docs/python.md lists them).
+    `specification` is a codec and options: "int8:block=256 exact=*.bias feedback=on timeout=60" (docs/python.md lists them); or
+    the path of a file of TOML that has them as its keys.
     One thread may wait while another one starts; anything else is for one thread at a time.
     """
 
     _close_with = "session_close"
 
-    def __init__(self, communicator: Communicator, specification: str = "int8:block=256") -> None:
+    def __init__(self, communicator: Communicator, specification: Union[str, "os.PathLike[str]"] = "int8:block=256") -> None:
         super().__init__()
         self._bytes: list[int] = []
         self._buckets: list[list[int]] = []
         self._under_way: dict[int, Sequence[Gradient]] = {}  # so that nobody frees them
-        _c.call("session_open", communicator._handle, specification.encode(), ctypes.byref(self._handle))
+        of_file = not isinstance(specification, str)
+        call = "session_open_file" if of_file else "session_open"
+        _c.call(call, communicator._handle, os.fsencode(specification), ctypes.byref(self._handle))
 
     def add(
         self, name: str, shape: Iterable[int], dtype: str = "float32", operation: str = "all_reduce", root: int = 0

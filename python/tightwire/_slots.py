@@ -22,6 +22,7 @@ class Slot:
 
     def __init__(self, session: Session, like: torch.Tensor, feedback: bool, scratch: Optional[torch.Tensor]) -> None:
         self.session, self.feedback = session, feedback
+        self.over_nodes = False  # ranks of a node have the same residual of what comes back to it: they keep or drop it together
         self.count, self.dtype = like.numel(), like.dtype
         self.scratch = scratch  # what is reduced where the caller's own tensor must stay as it is
         self.pointers = (ctypes.c_void_p * 1)()
@@ -62,6 +63,7 @@ class Slots:
         session.add(str(key), shape, NAMES[tensor.dtype], operation)
         session.seal()
         slot = Slot(session, tensor, feedback, torch.empty(tensor.numel(), dtype=tensor.dtype) if scratch else None)
+        slot.over_nodes = specification.startswith("hier(")
         self._slots[key] = slot
         return slot
 
@@ -73,8 +75,8 @@ class Slots:
         if slot.open and not slot.feedback:
             slot.session.commit()
             slot.open = False
-        if slot.feedback and identity is not None and identity != slot.address:
-            if slot.address != 0 and not slot.open:
+        if slot.feedback and identity is not None:
+            if slot.address != 0 and not slot.open and self._is_another(slot, identity):
                 slot.session.scale_residuals(0.0)
                 self.forgotten += 1
             slot.address = identity
@@ -90,6 +92,16 @@ class Slots:
             self._worker = threading.Thread(target=_complete, args=(self, self._started), name="tightwire", daemon=True)
             self._worker.start()
         self._started.put((slot, work))
+
+    def _is_another(self, slot: Slot, identity: int) -> bool:
+        """Whether another tensor came, on this rank; over nodes on any, which costs a small message to every rank."""
+        if not slot.over_nodes:
+            return identity != slot.address
+        try:
+            return any(self.communicator.gather(int(identity != slot.address), self._timeout))
+        except Error as error:
+            self.fail(error)
+            raise
 
     def await_idle(self, slot: Slot) -> None:
         if not slot.idle.wait(2 * self._timeout):  # the Session's own limit comes first

@@ -125,6 +125,72 @@ static void options(tightwire_communicator* communicator) {
   tightwire_session_close(session);
 }
 
+static tightwire_status open_text(tightwire_communicator* communicator, const char* text, tightwire_session** session) {
+  char path[] = "/tmp/tightwire-c-XXXXXX";
+  const int file = mkstemp(path);
+  CHECK(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text) && close(file) == 0);
+  const tightwire_status status = tightwire_session_open_file(communicator, path, session);
+  CHECK(unlink(path) == 0);
+  return status;
+}
+
+/* A file says what a specification says. */
+static void files(tightwire_communicator* communicator) {
+  static const char* const kSame[] = {
+      "hier(inside=bf16, across=int4:block=32) exact=*.bias exact=*norm* feedback=off timeout=5.5 seed=12000"
+      " rule=head.*=bf16 rule=stem.*=int8",
+      "# of this job\r\nseed = 12_000\n codec = \"hier(inside=bf16, across=int4:block=32)\"  # over nodes\n"
+      "exact = [ '*.bias', # small\n  \"*norm*\",\n]\nfeedback=false\ntimeout = +5.5\n\n[[rule]]\nname = 'head.*'\n"
+      "codec = \"bf16\"\n[[rule]]\ncodec = 'int8'\nname = 'stem.*'"};
+  static const char* const kNames[] = {"head.weight", "stem.weight", "body.weight", "norm.weight"};
+  const int64_t shape[] = {64, 64};
+  char texts[2][4000];
+  for (int i = 0; i < 2; ++i) {
+    tightwire_session* session = NULL;
+    const char* text = NULL;
+    CHECK_OK(i == 0 ? tightwire_session_open(communicator, kSame[i], &session)
+                    : open_text(communicator, kSame[i], &session));
+    for (int p = 0; p < 4; ++p) CHECK_OK(tightwire_session_add(session, kNames[p], shape, 2, TIGHTWIRE_FLOAT32, NULL));
+    CHECK_OK(tightwire_session_seal(session));
+    CHECK_OK(tightwire_session_description(session, &text));
+    snprintf(texts[i], sizeof texts[i], "%s", text);
+    tightwire_session_close(session);
+  }
+  CHECK(strcmp(texts[0], texts[1]) == 0 && strstr(texts[0], "\"head.weight\" [64,64] fp32 bf16") != NULL);
+
+  static const char* const kWrong[][2] = {
+      {"codec = \"int9\"\n", "known are exact"},
+      {"seed = 1\ncolour = 'red'\n", "\"colour=red\": not known"},
+      {"\n\ncodec = int8", "line 3: codec must be a string"},
+      {"codec = 'int8\n'", "line 2: a string must end on its line"},
+      {"codec = \"a\\tb\"", "line 1: \"\\t\" is not read here"},
+      {"codec = 'int8", "it ends too early"},
+      {"codec 'int8'", "line 1: \"=\" is missing"},
+      {"exact = ['a' 'b']", "\",\" or \"]\" is missing"},
+      {"exact = [1]", "must be a string, or a list of strings"},
+      {"exact = ['a',", "must be a string, or a list of strings"},
+      {"seed = 1\nseed = 2", "line 2: \"seed\" is given twice"},
+      {"seed = 1 timeout = 3", "something comes after the value"},
+      {"seed = ", "a value must be"},
+      {"timeout = inf", "a value must be"},
+      {"= 3", "a key must begin here"},
+      {"[session]", "the only tables are [[rule]]"},
+      {"[[rule]]\nname = 'a'\n", "has no name or no codec"},
+      {"[[rule]]\nname = 'a=b'\ncodec = 'int8'", "has a \"=\""},
+      {"[[rule]]\nseed = 7\n", "both strings"},
+      {"rule = 'a=int8'", "rules are tables"},
+      {"", "cannot be read, or is empty"},
+  };
+  for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
+    tightwire_session* session = NULL;
+    CHECK_FAILS(open_text(communicator, kWrong[i][0], &session), TIGHTWIRE_INVALID_ARGUMENT, kWrong[i][1]);
+    CHECK(session == NULL && strstr(tightwire_last_error(), "/tmp/tightwire-c-") != NULL);
+  }
+  tightwire_session* session = NULL;
+  CHECK_FAILS(tightwire_session_open_file(communicator, "/nowhere", &session), TIGHTWIRE_INVALID_ARGUMENT, "/nowhere");
+  CHECK_FAILS(tightwire_session_open_file(communicator, NULL, &session), TIGHTWIRE_INVALID_ARGUMENT, "null");
+}
+
 static void sessions(tightwire_communicator* communicator) {
   const int64_t shape[] = {4, 4}, negative[] = {-1};
   float gradient[16] = {0};
@@ -245,6 +311,7 @@ int main(void) {
   CHECK(tightwire_communicator_size(alone) == 1);
   specifications(alone);
   options(alone);
+  files(alone);
   sessions(alone);
   fork_after_use(alone);
   tightwire_communicator_close(alone);

@@ -4,6 +4,7 @@ import array
 import contextlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -292,6 +293,20 @@ class SessionTest(unittest.TestCase):
             Communicator.in_process(0)
         with self.fails(Status.INVALID_ARGUMENT, "rank must be"):
             Communicator.join(2, 2, "file:///tmp/x", "key")
+
+    def test_a_file_of_options(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, Communicator.from_environment() as alone:
+            path = pathlib.Path(folder) / "session.toml"
+            path.write_text('codec = "int4:block=32"\nexact = "head.*"\n', encoding="utf-8")
+            with Session(alone, path) as session:
+                session.add("head.weight", (64, 64))
+                session.add("body.weight", (64, 64))
+                session.seal()
+                self.assertIn('"head.weight" [64,64] fp32 exact', session.description)
+                self.assertIn('"body.weight" [64,64] fp32 int4:block=32', session.description)
+            path.write_text("codec = 4\n", encoding="utf-8")
+            with self.fails(Status.INVALID_ARGUMENT, "session.toml, line 1: codec must be a string"):
+                Session(alone, path)
 
     def test_ranks_that_differ(self) -> None:
         def rank(communicator: Communicator) -> None:

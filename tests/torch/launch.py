@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""launch.py [--last-is-killed] RANKS PROGRAM [ARGUMENT...]: runs a program of cases on so many processes of this machine, as
-torchrun would, and tells how it went. Ends with 77 where PyTorch is
-missing, or the program says that it cannot run on this one, which ctest shows as skipped."""
+"""launch.py [--last-is-killed] [--needs MODULE] RANKS PROGRAM [ARGUMENT...]: runs a program of cases on so many processes of
+this machine, as torchrun would, and tells how it went. Ends with 77 where PyTorch or the module cannot be imported, or the program
+says that it cannot run on this PyTorch, which ctest shows as skipped."""
 
 import os
 import pathlib
@@ -22,17 +22,23 @@ def free_port() -> int:
 
 
 def main() -> int:
-    if subprocess.run([sys.executable, "-c", "import torch.distributed"], stderr=subprocess.DEVNULL).returncode != 0:
-        print("launch.py: this Python has no PyTorch (Debian: python3-torch)")
-        return 77
     words = sys.argv[1:]
     last_is_killed = words[0] == "--last-is-killed"
-    size, program, *arguments = words[1:] if last_is_killed else words
+    words = words[1:] if last_is_killed else words
+    needed = "torch.distributed"
+    if words[0] == "--needs":
+        needed, words = words[1], words[2:]
+    if subprocess.run([sys.executable, "-c", f"import {needed}"], stderr=subprocess.DEVNULL).returncode != 0:
+        print(f"launch.py: {sys.executable} cannot import {needed} (Debian: python3-torch; PyPI: scripts/test_torch.sh)")
+        return 77
+    size, program, *arguments = words
     ranks_wanted = int(size)
     expected = [0] * (ranks_wanted - 1) + [-signal.SIGKILL if last_is_killed else 0]
     environment = {
         **os.environ,
         "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "TORCHELASTIC_RUN_ID": "none",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
@@ -40,7 +46,7 @@ def main() -> int:
         "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(HERE)]),
     }
     command = [sys.executable, "-u", program, *arguments]
-    ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks_wanted)]
+    ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks_wanted)]
     until = time.monotonic() + LIMIT
     while any(rank.poll() is None for rank in ranks):
         if time.monotonic() > until or any(rank.poll() not in (None, end, 77) for rank, end in zip(ranks, expected)):

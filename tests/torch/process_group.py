@@ -112,14 +112,19 @@ def constant_gradient(process_group: Any, steps: int) -> tuple[torch.Tensor, tor
 
 
 def test_what_is_dropped_comes_with_the_next_step() -> None:
-    with group("int4:block=64") as ours:
-        first, exact = constant_gradient(ours, 1)
-    with group("int4:block=64") as ours:
-        # DDP regroups after the first step, whose remainder is then lost: one part in 40.
-        mean, _ = constant_gradient(ours, 40)
-        assert ours.forgotten <= 1
-    one, many = (first - exact).abs().max(), (mean - exact).abs().max()
-    assert one > 0.05 and many < one / 10, f"{one} after one step, {many} after 40"
+    over_nodes = f"hier(inside=bf16, across=int4:block=64, levels=node:2{'+1' * (harness.size() - 2)})"
+    for codec in ("int4:block=64", over_nodes):
+        with group(codec) as ours:
+            first, exact = constant_gradient(ours, 1)
+        with group(codec) as ours:
+            # DDP regroups after the first step, whose remainder is then lost: one part in 40.
+            mean, _ = constant_gradient(ours, 40)
+            assert ours.forgotten <= 1
+            goes = next(iter(ours._slots._slots.values())).session.description
+            assert codec != over_nodes or ("hierarchy of nodes 0 1" in goes and (harness.size() == 2 or "over 2 nodes of 2+1" in goes)), goes
+        assert same_on_all_ranks(mean)
+        one, many = (first - exact).abs().max(), (mean - exact).abs().max()
+        assert one > 0.05 and many < one / 10, f"{codec}: {one} after one step, {many} after 40"
 
 
 def test_everything_else_is_exact() -> None:
@@ -212,6 +217,12 @@ def test_another_tensor_does_not_get_what_was_left() -> None:
         layer.backward(torch.zeros(LARGE))
         assert layer.grad is not None and layer.grad.abs().max() == 0, "the gradient of one tensor reached another"
         assert ours.forgotten == 1
+    # Over nodes it is forgotten on every rank, though it lies elsewhere on one alone.
+    with group(f"hier(across=int4:block=64, levels=node:2{'+1' * (harness.size() - 2)})") as ours:
+        buffers = [torch.empty(LARGE), torch.empty(LARGE)]
+        in_backward(torch.randn(LARGE), ours, buffer=buffers[0])
+        reduced = in_backward(torch.zeros(LARGE), ours, buffer=buffers[1 if harness.rank() == 0 else 0])
+        assert reduced.abs().max() == 0 and ours.forgotten == 1
 
 
 def test_a_step_with_infinities_is_undone() -> None:
@@ -327,8 +338,13 @@ def test_misuse_is_refused_on_all_ranks() -> None:
         make(codec="int4:block=32" if odd else "int8:block=64")
     with raises(Error, f"rank {harness.size() - 1}", "must be one codec"):
         make(codec="int8 small=compressed" if odd else "int8")
-    with raises(Error, "powersgd", "attach"):
-        make(codec="powersgd:rank=4")
+    for codec in ("powersgd:rank=4", "hier(inside=bf16, across=powersgd:rank=4)"):
+        with raises(Error, "powersgd", "attach"):
+            make(codec=codec)
+    with raises(Error, "reduce_scatter=", "hier() is for sums"):
+        make(reduce_scatter="hier(across=int4)")
+    with raises(Error, "must be one codec"):
+        make(codec="hier(across=int4) seed=7")
     with raises(Error, "would be lost"):
         make(codec="topk:ratio=0.1", everywhere=True)
     with raises(Error, "ProcessGroupOptions, got dict"):

@@ -65,6 +65,9 @@ tightwire_status tightwire_require_abi(uint32_t abi_version);
 /* What the last call of this thread that failed had to say: names the rank and, of a disagreement, both sides. Never
  * null; valid until this thread's next failure. */
 const char* tightwire_last_error(void);
+/* Makes `text` what tightwire_last_error says on this thread, and returns the status: for libraries beside this one,
+ * and callers' own, whose failures are told alike. */
+tightwire_status tightwire_fail(tightwire_status status, const char* text);
 /* "mismatch"; "unknown" for what is no status. */
 const char* tightwire_status_name(int status);
 /* Version, CPU level, transports and codecs, line by line, for people. */
@@ -95,6 +98,7 @@ tightwire_status tightwire_communicator_join(const tightwire_rendezvous* rendezv
                                              tightwire_communicator** communicator);
 /* `size` ranks as threads of this process: fills an array of that many communicators, one for each thread. */
 tightwire_status tightwire_communicator_in_process(int32_t size, tightwire_communicator** communicators);
+/* Among the ranks of an MPI_Comm: tightwire_mpi.h. Among GPUs, of an ncclComm_t: tightwire_device.h. */
 
 /* -1 without a communicator. */
 int32_t tightwire_communicator_rank(const tightwire_communicator* communicator);
@@ -146,6 +150,17 @@ typedef struct tightwire_session tightwire_session;
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */
 tightwire_status tightwire_session_open(tightwire_communicator* communicator, const char* specification,
                                         tightwire_session** session);
+/* The same from a file of TOML, whose keys are the words above:
+ *     codec = "int8:block=256"
+ *     exact = ["*.bias", "*norm*"]
+ *     feedback = true
+ *     timeout = 20
+ *     [[rule]]
+ *     name = "head.*"
+ *     codec = "bf16"
+ * What is wrong with it is told with its line. */
+tightwire_status tightwire_session_open_file(tightwire_communicator* communicator, const char* path,
+                                             tightwire_session** session);
 /* Adds a parameter, before sealing. Its number, counted from 0, goes to `parameter` unless that is null. */
 tightwire_status tightwire_session_add(tightwire_session* session, const char* name, const int64_t* shape,
                                        size_t dimensions, tightwire_type type, size_t* parameter);
