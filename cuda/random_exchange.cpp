@@ -110,6 +110,7 @@ void RandomExchange::exchange(Transport& transport, Stream stream) {
                    .data = data,
                    .type = parameter.type,
                    .values = mine.values,
+                   .before = input_.senders[p].before,
                    .residual = input_.senders[p].after,
                    .lost = mine.lost,
                    .owner_lost = mine.lost != nullptr && owner_lost_ != nullptr ? owner_lost_ + mine.error_at : nullptr,

@@ -81,6 +81,10 @@ __global__ void scatter_drawn_kernel(const __grid_constant__ ScatterJob job) {
   put_element(job.data, job.type, i, one_nan(value));
   if (is_finite(value) && !is_finite(held)) atomicAdd(job.overflows, 1ull);
   if (job.residual == nullptr) return;
+  if (!is_finite(value)) {
+    job.residual[i] = undone(job.before, job.residual, i);
+    return;
+  }
   float kept = job.residual[i];
   if (job.lost != nullptr) kept += job.lost[run];
   if (run >= job.own_begin && run - job.own_begin < job.own_count) {

@@ -49,7 +49,8 @@ struct ScatterJob {
   std::byte* data;
   ElementType type;
   const float* values;
-  float* residual;          ///< may be null
+  const float* before;      ///< the residual, where a mean is not finite
+  float* residual;          ///< after; may be null, or `before`
   const float* lost;        ///< [runs] by our contribution; null: nothing
   const float* owner_lost;  ///< [own_count] by sums that are ours; null: nothing
   std::uint64_t own_begin, own_count;

@@ -98,6 +98,21 @@ inline bool ends_by(cudaStream_t stream, std::chrono::steady_clock::time_point u
   return true;
 }
 
+/// A stream of the current device that waits for no other.
+class OwnStream {
+ public:
+  explicit OwnStream(int rank) {
+    require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", rank);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  ~OwnStream() { cudaStreamDestroy(stream_); }
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
 /// Memory of the current device, zeros at first, or of the host where devices reach it, with anything in it.
 class Memory {
  public:
@@ -112,8 +127,10 @@ class Memory {
       return;
     }
     require(cudaMalloc(&data_, bytes), "cudaMalloc", rank);
-    require(cudaMemset(data_, 0, bytes), "cudaMemset", rank);
-    require(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize", rank);  // our streams do not wait for that one
+    // Not on the default stream, which waits for those of others, and spoils a capture of theirs.
+    const OwnStream stream(rank);
+    require(cudaMemsetAsync(data_, 0, bytes, stream.get()), "cudaMemsetAsync", rank);
+    require(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize", rank);
   }
   Memory(Memory&& other) noexcept { *this = std::move(other); }
   Memory& operator=(Memory&& other) noexcept {
@@ -135,21 +152,6 @@ class Memory {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Kind kind_ = Kind::device;
-};
-
-/// A stream of the current device that waits for no other.
-class OwnStream {
- public:
-  explicit OwnStream(int rank) {
-    require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", rank);
-  }
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
-  ~OwnStream() { cudaStreamDestroy(stream_); }
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
 };
 
 /// A place in a stream.

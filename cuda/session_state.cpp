@@ -139,7 +139,8 @@ void Session::State::issue(const OnDevice* until) {
     if (!std::exchange(bucket.on_its_way, true)) {
       bucket.encoded.wait(exchanges_->get(), rank);
       bucket.exchange->exchange(*channel_, exchanges_->get());
-      bucket.progressed = Clock::now();
+      bucket.turn.record(exchanges_->get(), rank);
+      bucket.has_turn = false;
     }
     const bool waits = until != nullptr && until->stage == Stage::encoded;
     if (bucket.chosen != nullptr && !exchange_chosen(bucket, waits)) return;
@@ -152,7 +153,8 @@ void Session::State::issue(const OnDevice* until) {
   }
 }
 
-/// Returns whether all of it is on the stream.
+/// Returns whether all of it is on the stream. Time counts from its turn: what the producer's stream and the rounds of
+/// earlier buckets take is not its own, and has limits of its own.
 bool Session::State::exchange_chosen(OnDevice& bucket, bool waits) {
   detail::SparseExchange& chosen = *bucket.chosen;
   while (!chosen.finished()) {
@@ -162,6 +164,10 @@ bool Session::State::exchange_chosen(OnDevice& bucket, bool waits) {
     }
     if (!waits) return false;
     channel_->check();
+    if (!bucket.has_turn) {
+      bucket.has_turn = bucket.turn.reached(transport_->rank());
+      bucket.progressed = Clock::now();
+    }
     if (Clock::now() - bucket.progressed >= options_.timeout)
       throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
                                      std::to_string(options_.timeout.count()) + " ms, waiting for " +

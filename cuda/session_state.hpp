@@ -3,6 +3,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,12 +71,13 @@ class Session::State {
     std::optional<detail::BucketExchange> exchange;
     detail::SparseExchange* chosen = nullptr;     ///< of the largest elements, the bucket's; exchanged second
     std::optional<detail::RandomExchange> drawn;  ///< of elements that are drawn; exchanged last
-    detail::Event ready, encoded, done;
+    detail::Event ready, encoded, turn, done;
     Stage stage = Stage::idle;
     bool waited = true;                ///< some stream waits for its end
     bool used = false;                 ///< `done` stands for a reduction
     bool on_its_way = false;           ///< what comes before the largest elements is on the stream
-    TimePoint progressed;              ///< of the largest elements
+    bool has_turn = false;             ///< the device has come to `turn`, behind what others are waited for
+    TimePoint progressed;              ///< of the largest elements, since then
     std::uint64_t nonfinite_seen = 0;  ///< of the reports
     std::uint64_t nonfinite_chosen = 0;
     std::string name;
@@ -83,7 +85,7 @@ class Session::State {
     std::uint64_t nonfinite() const {
       return exchange->report().nonfinite + nonfinite_chosen + (drawn ? drawn->report().nonfinite : 0);
     }
-    explicit OnDevice(int rank) : ready(rank), encoded(rank), done(rank) {}
+    explicit OnDevice(int rank) : ready(rank), encoded(rank), turn(rank), done(rank) {}
   };
   using Clock = tightwire::Clock;
 
@@ -113,17 +115,27 @@ class Session::State {
   void wait_for_streams();
   void end() noexcept;
   void give_up(const char* reason) noexcept;
-  /// An error of the device, of the transport or of a peer closes the Session.
+  /// An error of the device, of the transport or of a peer closes the Session, and so does a lack of memory: the other
+  /// ranks know nothing of it and would wait.
   template <class Call>
   auto closing(const Call& call) {
     try {
       return call();
     } catch (const Error& error) {
       if (error.code() == Errc::invalid_argument || error.code() == Errc::unsupported) throw;
-      failure_ = std::current_exception();
-      channel_->abort(error.what());
-      throw;
+      close(std::current_exception(), error.what());
+    } catch (const std::bad_alloc&) {
+      const Error error(Errc::no_memory, where() + "out of memory of the host");
+      close(std::make_exception_ptr(error), error.what());
+    } catch (const std::exception& other) {
+      const Error error(Errc::internal, where() + other.what());
+      close(std::make_exception_ptr(error), error.what());
     }
+  }
+  [[noreturn]] void close(std::exception_ptr failure, const char* reason) {
+    failure_ = failure;
+    channel_->abort(reason);
+    std::rethrow_exception(failure);
   }
 
   int device_;

@@ -14,11 +14,15 @@ namespace {
 
 using sparse::kAnnouncement, sparse::kFrame;
 
+/// Ours into the residual, sums into the gradient, and what is given back of those that we own, which may be all. Runs
+/// of them: four in each piece of a parameter.
 std::size_t expected_changes(const sparse::Plan& plan) {
-  std::size_t changes = 64 + 16 * plan.parameters.size();  // and runs of them
-  for (const sparse::PlannedSparse& p : plan.parameters)
-    changes += std::min(p.count, static_cast<std::size_t>(plan.ranks) * p.settings.chosen(p.count, 0)) +
-               2 * p.settings.chosen(p.count, 0);
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  std::size_t changes = 64 + (plan.parameters.size() + ranks) * 4 * sizeof(ChangeRun) / sizeof(ElementChange);
+  for (const sparse::PlannedSparse& p : plan.parameters) {
+    const std::size_t chosen = p.settings.chosen(p.count, 0);
+    changes += chosen + 2 * std::min(p.count, ranks * chosen);
+  }
   return changes;
 }
 
@@ -221,6 +225,9 @@ void SparseExchange::scatter() {
   }
 }
 void SparseExchange::finish() {
+  for (const GivenBack& each : given_back_)
+    changes_.add(ElementChanges::Kind::add_residual, each.parameter, each.index, each.bits);
+  given_back_.clear();
   changes_.apply(plan_, input_, place_.exchanges);
   stage_ = Stage::finished;
 }
@@ -251,8 +258,7 @@ float SparseExchange::put(const sparse::Piece& piece, std::size_t index, float x
 }
 void SparseExchange::give_back(const sparse::Piece& piece, std::size_t index, float lost) {
   if (!has_residual(piece.parameter)) return;
-  changes_.add(ElementChanges::Kind::add_residual, piece.parameter, piece.begin + index,
-               tightwire::detail::to_bits(lost));
+  given_back_.push_back({piece.parameter, piece.begin + index, tightwire::detail::to_bits(lost)});
 }
 
 void SparseExchange::leave_memory() noexcept {

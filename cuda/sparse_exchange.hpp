@@ -102,6 +102,12 @@ class SparseExchange final : public Reduction {
   std::vector<std::vector<sparse::Piece>> pieces_;  ///< by owner
   DeviceChoice choice_;
   ElementChanges changes_;
+  /// What is added to residuals, kept apart: between elements that are put it would make as many runs as there are.
+  struct GivenBack {
+    std::size_t parameter, index;
+    std::uint32_t bits;
+  };
+  std::vector<GivenBack> given_back_;
   sparse::SectionWriter<SparseExchange> writer_;
   sparse::PieceSums<SparseExchange> sums_;
   Workspace headers_, memory_;

@@ -56,7 +56,9 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// Top-k is an exception. Kernels add the residual and choose, and write what comes out; but what was chosen, and no
 /// other element, is brought to the host, which writes frames of it and sums those of all ranks, since only then their
 /// sizes are known. So `wait` (and `all_reduce`, `run`) for a bucket that holds such a parameter, or comes after one,
-/// blocks until the last round of it has ended, no longer than the timeout without progress. `start` does not.
+/// blocks until the last round of it has ended, no longer than the timeout without progress. `start` waits for no
+/// device and no rank, but takes on what can go on, which may be the host's part of an earlier bucket; and it waits
+/// while another thread is in such a `wait`.
 ///
 /// `all_reduce`, `start` and `wait` refuse a stream that is captured. Other streams may be, by any thread.
 ///

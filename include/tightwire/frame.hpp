@@ -83,7 +83,9 @@ inline FrameHeader check(const Transport& transport, const std::byte* at, const 
   require_equal("sender", header.sender, expected.sender, sender);
   require_equal("payload size", header.payload_bytes, expected.payload_bytes, sender);
   if (header.fingerprint != expected.fingerprint)
-    refuse(Errc::mismatch, sender, "belongs to another plan than the one agreed on, or scaled its residuals otherwise");
+    refuse(Errc::mismatch, sender,
+           "belongs to another plan than the one agreed on, scaled its residuals otherwise, or holds other factors of "
+           "PowerSGD");
   if (header.step != expected.step || header.rollbacks != expected.rollbacks) {
     const auto past = [](const FrameHeader& h) {
       return std::to_string(h.step) + " steps (" + std::to_string(h.rollbacks) + " rolled back, modulo 256)";

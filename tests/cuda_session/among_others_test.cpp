@@ -170,6 +170,25 @@ TEST(CudaSessionAmongOthers, MemoryThatCannotBeClearedIsFreed) {
   EXPECT_EQ(cuda_emulation::allocations().size(), before);
 }
 
+/// Where a step needs more than there is: the default stream would wait for others', and cannot while they are
+/// captured.
+TEST(CudaSessionAmongOthers, MemoryIsTakenBesideACaptureThatTheDefaultStreamWaitsFor) {
+  alone();
+  cudaStream_t stream = nullptr;
+  must(cudaStreamCreate(&stream));
+  {
+    const Capture capture(stream);
+    const cuda::detail::BesideCaptures beside_captures;
+    const cuda::detail::Memory memory(64, cuda::detail::Memory::Kind::device, 0);
+    std::vector<std::byte> bytes(64, std::byte{1});
+    const TestStream copies;
+    must(cudaMemcpyAsync(bytes.data(), memory.data(), 64, cudaMemcpyDeviceToHost, copies));
+    copies.synchronize();
+    EXPECT_EQ(bytes, std::vector<std::byte>(64));
+  }
+  cudaStreamDestroy(stream);
+}
+
 /// To free it waits for the whole device.
 TEST(CudaSessionAmongOthers, MessagesOfTheHostsUseTheirMemoryAgain) {
   std::barrier together(2);

@@ -1,8 +1,10 @@
 // Buckets of chosen elements among others: their turns, who waits for whom, disagreement, lost ranks, states.
+#include <barrier>
 #include <future>
 #include <limits>
 #include <map>
 #include <string>
+#include <thread>
 
 #include <tightwire/codec.hpp>
 
@@ -126,6 +128,56 @@ TEST(CudaSessionChosen, ARankThatDoesNotComeEndsInAnErrorInTime) {
         },
         join);
   }
+}
+
+/// Buckets that come before take more than the timeout together, none of them by itself.
+TEST(CudaSessionChosen, TimeCountsFromTheTurn) {
+  const Model model = {{"a", {900}, ElementType::f32, parse_codec("int8")},
+                       {"b", {900}, ElementType::f32, parse_codec("int8")},
+                       {"c", {3000}, ElementType::f32, parse_codec("topk:ratio=0.05")}};
+  SessionOptions options = two_shot();
+  options.timeout = std::chrono::milliseconds(1000);
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = open_device_session(transport, model, options);
+    give_each_a_bucket(*session);
+    DeviceGradients gradients(model);
+    const TestStream stream;
+    gradients.upload(Gradients(model), stream);
+    std::vector<cuda::Handle> handles;
+    for (const BucketId id : {0u, 1u, 2u}) {
+      if (transport->rank() == 1 && id != 2) std::this_thread::sleep_for(std::chrono::milliseconds(650));
+      handles.push_back(session->start(id, gradients.pointers().subspan(id, 1), stream));
+    }
+    for (cuda::Handle& handle : handles) EXPECT_NO_THROW(handle.wait(stream));
+    session->commit();
+    session->synchronize();
+  });
+}
+
+/// Lossy values of sums that the owner chooses from: room for what becomes of them is there from `seal` on.
+TEST(CudaSessionChosen, TakesNoMemoryFromTheFirstStepOn) {
+  const Model model = {{"a", {20'000}, ElementType::f32, parse_codec("topk:ratio=0.05+int4")},
+                       {"b", {9000}, ElementType::bf16, parse_codec("topk:ratio=0.05")}};
+  std::barrier together(2);
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = sealed_device_session(transport, model, two_shot());
+    Gradients gradients(model);
+    DeviceGradients on_device(model);
+    const TestStream stream;
+    const auto step = [&](int number) {
+      gradients.fill_wide(Steps::seed(transport->rank(), number));
+      on_device.upload(gradients, stream);
+      session->all_reduce(on_device.pointers(), stream);
+      session->commit();
+      session->synchronize();
+    };
+    together.arrive_and_wait();
+    const std::uint64_t before = cuda_emulation::calls().allocations;
+    together.arrive_and_wait();
+    for (int number = 0; number < 3; ++number) step(number);
+    EXPECT_EQ(cuda_emulation::calls().allocations, before);
+    together.arrive_and_wait();
+  });
 }
 
 TEST(CudaSessionChosen, ARankThatEndsAStepOtherwiseIsNamed) {

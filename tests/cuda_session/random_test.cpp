@@ -33,6 +33,8 @@ void fill(Gradients& gradients, int rank, int step) {
     for (std::size_t i = 0; i < 900; i += rank == 0 ? 1 : 7)
       gradients.set(3, i, std::numeric_limits<float>::infinity());
   if (step == 2 && rank == 0) gradients.set(0, 17, std::numeric_limits<float>::quiet_NaN());
+  if (step == 2 && rank == 0)
+    for (std::size_t i = 0; i < 2000; i += 7) gradients.set(1, i, -std::numeric_limits<float>::infinity());
   if (step >= 2)
     for (std::size_t i = 0; i < 900; ++i) gradients.set(3, i, 65'000.0f);
 }

@@ -1,6 +1,7 @@
 // Steps as transactions, non-finite elements, disagreements and misuse of Sessions on devices.
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include <tightwire/codec.hpp>
 #include <tightwire/core_codecs.hpp>
@@ -207,6 +208,66 @@ TEST(CudaSessionSeal, WhatIsNotOnDevicesIsRefused) {
     session.add("weight", {64, 48});
     session.seal();
   });
+}
+
+/// Another coder, at whose third encoding the host's memory is used up.
+class Exhausting final : public cuda::Coder {
+ public:
+  explicit Exhausting(std::shared_ptr<const cuda::Coder> coder) : coder_(std::move(coder)) {}
+  std::string spec() const override { return coder_->spec(); }
+  std::size_t block() const noexcept override { return coder_->block(); }
+  std::size_t wire_bytes(std::size_t count) const noexcept override { return coder_->wire_bytes(count); }
+  bool lossless(ElementType type) const noexcept override { return coder_->lossless(type); }
+  bool stochastic(bool feedback) const noexcept override { return coder_->stochastic(feedback); }
+  void load() const override { coder_->load(); }
+  void encode(ElementType type, const tightwire::Coder::Encode& job, std::uint64_t* met,
+              cuda::Stream stream) const override {
+    if (++uses_ == 3) throw std::bad_alloc();
+    coder_->encode(type, job, met, stream);
+  }
+  void combine(ElementType type, const tightwire::Coder::Combine& job, tightwire::Coder::NonFinite* met,
+               cuda::Stream stream) const override {
+    coder_->combine(type, job, met, stream);
+  }
+  void decode(ElementType type, const tightwire::Coder::Decode& job, cuda::Stream stream) const override {
+    coder_->decode(type, job, stream);
+  }
+
+ private:
+  std::shared_ptr<const cuda::Coder> coder_;
+  mutable int uses_ = 0;
+};
+
+TEST(CudaSessionMisuse, WhatIsNoErrorOfOursClosesTheSessionToo) {
+  const Model model = {{"w", {60, 50}, ElementType::f32, Int8{}}};
+  const auto outcomes = run_each_device(
+      2,
+      [&](const std::shared_ptr<cuda::Transport>& transport) {
+        const cuda::MakeCoder make = [&](const Codec& codec, ElementType type) {
+          return std::make_shared<const Exhausting>(cuda::make_coder(codec, type));
+        };
+        SessionOptions options = two_shot();
+        options.codec = Int8{};
+        cuda::Session session(transport, options, transport->rank() == 0 ? make : cuda::MakeCoder{});
+        session.add("w", {60, 50});
+        session.seal();
+        DeviceGradients gradients(model);
+        const TestStream stream;
+        gradients.upload(Gradients(model), stream);
+        const auto steps = [&] {
+          for (int step = 0; step < 5; ++step) {
+            session.all_reduce(gradients.pointers(), stream);
+            session.commit();
+            session.synchronize();
+          }
+        };
+        EXPECT_LT(seconds_of([&] { EXPECT_THROW(steps(), Error); }), 10) << "rank " << transport->rank();
+        steps();  // as it is from then on
+      },
+      by_staging);
+  EXPECT_EQ(outcomes[0].error, Errc::no_memory);
+  EXPECT_TRUE(contains(outcomes[0].message, "rank 0: out of memory")) << outcomes[0].message;
+  EXPECT_EQ(outcomes[1].error, Errc::peer_lost) << outcomes[1].message;
 }
 
 TEST(CudaSessionMisuse, IsRefusedInWords) {

@@ -107,6 +107,46 @@ TEST(DamagedFrame, OneThatIsSoundButNotOursIsRefusedToo) {
     }
 }
 
+TEST(DamagedFrame, ARankThatHoldsAnotherFactorOfPowerSgdIsNamedBeforeItIsUsed) {
+  // One bit of the mean of a factor, which no checksum tells: the left one is found out by frames of the right one, and
+  // that by frames of the next step.
+  for (const int which : {0, 1}) {
+    const Model model = {{"w", {60, 40}, ElementType::f32, PowerSgd{.rank = 2}}};
+    int ended = 0;
+    const auto script = [&](int rank) -> FaultyTransport::Script {
+      if (rank != 0) return {};
+      return [which, results = 0](const Message& message) mutable {
+        if (message.peer != 1 || FrameFault::kind_of(message) != FrameKind::result || results++ != which)
+          return Fault{};
+        return Fault{.change = [](std::span<std::byte> frame) {
+          frame[sizeof(FrameHeader) + 5] ^= std::byte{1};
+          FaultyTransport::reseal(frame);
+        }};
+      };
+    };
+    const auto outcomes = run_each(faulty(3, script), [&](const std::shared_ptr<Transport>& transport) {
+      const auto session = sealed_session(transport, model, two_shot(milliseconds(3000)));
+      Gradients gradients(model);
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        gradients.fill_bell(3 * step + static_cast<std::uint64_t>(transport->rank()));
+        session->all_reduce(gradients.pointers());
+        session->commit();
+        if (transport->rank() == 0) ++ended;
+      }
+    });
+    EXPECT_EQ(ended, which);
+    std::size_t found = 0;
+    for (const std::size_t rank : {0u, 1u, 2u}) {
+      ASSERT_TRUE(outcomes[rank].error.has_value()) << rank;
+      if (outcomes[rank].error == Errc::mismatch) {
+        ++found;
+        EXPECT_TRUE(contains(outcomes[rank].message, "other factors of PowerSGD")) << outcomes[rank].message;
+      }
+    }
+    EXPECT_GE(found, 1u);
+  }
+}
+
 TEST(DamagedFrame, AnotherLengthIsAnErrorOnBothSides) {
   for (const FrameKind kind : {FrameKind::contribution, FrameKind::result})
     for (const std::size_t bytes : {0u, 63u, 64u, 335u, 337u, 4096u}) {

@@ -162,6 +162,29 @@ TEST(RandomK, NotFiniteIsCountedAndLeavesNoTrace) {
   EXPECT_GT(counts[0], 0u);
 }
 
+TEST(RandomK, NeighboursOfWhatIsNotFiniteKeepTheirResiduals) {
+  // An element that is not finite takes the other 63 of its block of values along, on all ranks.
+  for (const Algorithm algorithm : kAlgorithms)
+    run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+      const Model model = one_parameter({640}, RandomK{.ratio = 1, .values = Int4{.block = 64}});
+      const auto session = sealed_session(transport, model, with(algorithm));
+      Gradients gradients(model);
+      reduce(*session, gradients, 1);
+      session->commit();
+      const std::vector<float> before = session->sender_residual(0);
+      gradients.fill_bell(7);
+      if (transport->rank() == 1) gradients.set(0, 70, std::numeric_limits<float>::quiet_NaN());
+      session->all_reduce(gradients.pointers());
+      session->commit();
+      const std::vector<float> after = session->sender_residual(0);
+      for (std::size_t i = 64; i < 128; ++i) {
+        EXPECT_TRUE(std::isnan(gradients.get(0, i)));
+        ASSERT_EQ(after[i], before[i]) << i;
+      }
+      EXPECT_NE(after[63], before[63]);
+    });
+}
+
 TEST(RandomK, OneThatIsNotFiniteAndNotDrawnIsKnownToAllRanks) {
   for (const Algorithm algorithm : kAlgorithms) {
     SessionOptions options = with(algorithm);

@@ -301,6 +301,30 @@ TEST(SessionSparse, NotFiniteByPolicy) {
     }
 }
 
+TEST(SessionSparse, NeighboursOfWhatIsNotFiniteAreSentAgain) {
+  // Ranks choose different elements, whose sums share a block of values with those of a rank that met a NaN.
+  constexpr std::size_t kCount = 1200, kChosen = 12;
+  const Model model = one_parameter({kCount}, TopK{.ratio = 0.01, .values = Int8{}, .reselect = false});
+  std::vector<std::vector<float>> kept(3);
+  run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+    const auto me = static_cast<std::size_t>(transport->rank());
+    const auto session = sealed_session(transport, model, with(Algorithm::two_shot));
+    Gradients gradients(model);
+    gradients.fill([](std::size_t, std::size_t) { return 0.0f; });
+    for (std::size_t i = 0; i < kChosen; ++i) gradients.set(0, 15 * i + me, static_cast<float>(10 * (me + 1) + i));
+    if (me == 1) gradients.set(0, 1, std::numeric_limits<float>::quiet_NaN());
+    session->all_reduce(gradients.pointers());
+    for (std::size_t i = 0; i < kChosen; ++i) EXPECT_TRUE(std::isnan(gradients.get(0, 15 * i + 2)));
+    session->commit();
+    kept[me] = session->sender_residual(0);
+  });
+  for (const std::size_t rank : {0ul, 2ul})
+    for (std::size_t i = 0; i < kChosen; ++i) {
+      const std::size_t at = 15 * i + rank;
+      EXPECT_NEAR(kept[0][at] + kept[1][at] + kept[2][at], static_cast<float>(10 * (rank + 1) + i), 1e-4) << at;
+    }
+}
+
 TEST(SessionSparse, WithoutFeedbackOnlyByName) {
   SessionOptions options = with(Algorithm::two_shot);
   options.error_feedback = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/detail/rounded_product.hpp>
 #include <tightwire/low_rank/matrix.hpp>
 #include <tightwire/low_rank/plan.hpp>
 
@@ -19,7 +20,8 @@ namespace tightwire {
 /// the other one, of which the mean over ranks is formed like that of any parameter; then the same the other way round.
 /// Every rank holds the product of the two; its residual is A less the product of the first and what it sent itself, so
 /// that residuals do not hold what gradients of ranks differ in. The next step goes on from there. With one factor in
-/// turn, a step is half of that.
+/// turn, a step is half of that. Frames of a factor name the one it was multiplied by: a rank that holds another, as
+/// where memory or arithmetic err, is found out before it can lead the others astray.
 class LowRankReduction final : public Reduction {
  public:
   /// Of left factors, right factors and whole matrices.
@@ -111,6 +113,7 @@ class LowRankReduction final : public Reduction {
 
   void start() {
     first_ = true;
+    fixed_ = 0;
     if (input_.committed < plan_.start_step) {
       for (std::size_t m = 0; m < matrices_.size(); ++m) matrices_[m].pass(input_.senders[m]);
       data_.assign(input_.data.begin(), input_.data.end());
@@ -155,12 +158,14 @@ class LowRankReduction final : public Reduction {
   void send_factors() {
     const auto side = static_cast<std::size_t>(side_);
     const bool feedback = static_cast<bool>(input_.senders.front());
+    fixed_ = 0;
     data_.clear();
     senders_.clear();
     {
       const detail::Work work(statistics_.encode_seconds);
       for (std::size_t m = 0; m < matrices_.size(); ++m) {
         data_.push_back(matrices_[m].multiply(side_).data());
+        fixed_ += matrices_[m].hash_of_fixed(side_);
         const bool loses = feedback && !plan_.matrices[m].settings.factors->lossless(ElementType::f32);
         senders_.push_back(loses ? Residual{nothing_.data(), matrices_[m].lost()} : Residual{});
       }
@@ -180,6 +185,7 @@ class LowRankReduction final : public Reduction {
     inner.senders = senders_;
     inner.owner = owner;
     inner.momenta = {};
+    inner.scaled ^= fixed_;
     current_ = &reduction;
     reduction.begin(inner);
   }
@@ -212,7 +218,8 @@ class LowRankReduction final : public Reduction {
       for (const Slice& slice : chunk.shares[me_].slices) {
         if (slice.parameter >= matrices_.size() || !senders_[slice.parameter]) continue;
         for (std::size_t i = 0; i < slice.count; ++i)
-          matrices_[slice.parameter].subtract_lost(slice.begin + i, divisor_ * owner_lost_[slice.error_at + i]);
+          matrices_[slice.parameter].subtract_lost(slice.begin + i,
+                                                   detail::rounded_product(divisor_, owner_lost_[slice.error_at + i]));
       }
   }
   std::size_t ranks() const { return static_cast<std::size_t>(form().factors[0].ranks); }
@@ -234,6 +241,7 @@ class LowRankReduction final : public Reduction {
   BlockReduction* current_ = nullptr;
   low_rank::Side side_ = low_rank::Side::left, committed_side_ = low_rank::Side::left;
   bool first_ = true;
+  std::uint64_t fixed_ = 0;  ///< names the factors that these were multiplied by; 0: none
   std::vector<void*> data_;
   std::vector<Residual> senders_;
   std::vector<float> owner_lost_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tightwire/collective/block_reduction.hpp>
+#include <tightwire/detail/rounded_product.hpp>
 #include <tightwire/host/nonfinite.hpp>
 #include <tightwire/momentum.hpp>
 #include <tightwire/sparse/draw.hpp>
@@ -25,7 +26,8 @@ struct RandomPlan {
 
 /// The all-reduce of elements that are drawn at random, the same on all ranks (RandomK): they are gathered side by side
 /// and summed as a parameter of their own, so that neither indices nor other elements are sent. What the codec of the
-/// values drops goes back to where it came from.
+/// values drops goes back to where it came from. Where a mean is not finite, residuals are as before the step: with a
+/// codec of blocks one such element takes its neighbours along.
 class RandomReduction final : public Reduction {
  public:
   /// What the plan refers to must outlive it.
@@ -165,10 +167,18 @@ class RandomReduction final : public Reduction {
         host::narrow(host::Level::baseline, type, &values_[p][i], 1, to);
         // The same on all ranks.
         if (std::isfinite(values_[p][i]) && !std::isfinite(host::rounded(type, values_[p][i]))) ++statistics_.nonfinite;
-        if (senders_[p]) input_.senders[p].after[indices_[p][i]] += lost_[p][i];
+        if (!std::isfinite(values_[p][i]))
+          forget(p, indices_[p][i]);
+        else if (senders_[p])
+          input_.senders[p].after[indices_[p][i]] += lost_[p][i];
       }
     }
     if (plan_.algorithm == Algorithm::two_shot) give_back();
+  }
+  /// What did not arrive finite. Momentum that was masked stays so.
+  void forget(std::size_t p, std::size_t i) const {
+    undo(input_.senders[p], i);
+    if (!input_.momenta.empty() && !masks(p)) undo(input_.momenta[p], i);
   }
   /// What the sums that we own lost is ours to send again: to the codec of the values, and to the type of the buffer.
   void give_back() {
@@ -180,7 +190,8 @@ class RandomReduction final : public Reduction {
           const float value = values_[p][slice.begin + i];
           float lost = value - host::rounded(parameters_[p].type, value);
           if (!lossless_[p]) lost += owner_lost_[slice.error_at + i];
-          if (std::isfinite(lost)) input_.senders[p].after[indices_[p][slice.begin + i]] += lost * divisor_;
+          if (std::isfinite(lost))
+            input_.senders[p].after[indices_[p][slice.begin + i]] += detail::rounded_product(lost, divisor_);
         }
       }
   }

@@ -26,7 +26,7 @@ struct ReductionInput {
   std::uint64_t nonfinite = 0;             ///< elements of ours that were not finite, and are not in the data any more
   std::span<const Residual> momenta = {};  ///< of momentum correction; empty without
   std::span<const Residual> stages = {};   ///< of the stages of a hierarchy; empty without
-  std::uint64_t scaled = 0;                ///< names the factors that residuals were scaled by before; 0: none
+  std::uint64_t scaled = 0;                ///< names what residuals were scaled and gradients multiplied by; 0: none
 };
 
 /// What the frames of one reduction say about themselves.

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include <tightwire/collective/reduction.hpp>
+#include <tightwire/detail/content_hash.hpp>
+#include <tightwire/detail/rounded_product.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/nonfinite.hpp>
 #include <tightwire/low_rank/lazy_residual.hpp>
@@ -103,6 +105,12 @@ class Matrix {
     finite_ = all_finite(mine);  // no element of a matrix is left out of its products
     sent_.assign(mine.begin(), mine.end());
     return mine;
+  }
+
+  /// Names the factor that was multiplied by for a side, to the bit, with the place of the matrix in its bucket.
+  std::uint64_t hash_of_fixed(Side side) {
+    return tightwire::detail::content_hash(std::as_bytes(std::span<const float>(factor(other(side))))) *
+           (2 * std::uint64_t{plan_.number} + 1);
   }
 
   /// Where what the codec of the factors drops of ours is to be kept.
@@ -276,7 +284,7 @@ class Matrix {
         if (!std::isfinite(rest))
           ++overflows;
         else if (keeps_rounding && residual_)
-          residual_.after[first + i] += rest * divisor;
+          residual_.after[first + i] += tightwire::detail::rounded_product(rest, divisor);
       }
     }
     return overflows;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tightwire/detail/rounded_product.hpp>
 #include <tightwire/frame.hpp>
 #include <tightwire/sparse/frame_slot.hpp>
 #include <tightwire/sparse/largest.hpp>
@@ -119,6 +120,7 @@ class PieceSums {
 
   /// The mean of the kept sums, into the result's frame and into our own buffer. Returns the bytes of the section.
   std::size_t write_result(const Piece& piece, FrameSlot& frame, std::size_t at, Elements& elements) {
+    using tightwire::detail::rounded_product;
     const PlannedSparse& parameter = plan_.parameters[piece.parameter];
     const Coder& coder = *parameter.settings.values;
     SectionSize size = section_size(coder, sums_.indices, piece.count);
@@ -137,10 +139,15 @@ class PieceSums {
       const float value = elements.put(piece, sums_.indices[i], decoded_[i]);
       if (std::isfinite(decoded_[i]) && !std::isfinite(value)) ++nonfinite_;  // too large for the buffer
       if (loses && std::isfinite(value))
-        give_back(piece, sums_.indices[i], (sums_.values[i] - value) * divisor_, elements);
+        give_back(piece, sums_.indices[i], rounded_product(sums_.values[i] - value, divisor_), elements);
+      else if (loses && !std::isfinite(decoded_[i]) && std::abs(sums_.values[i]) < kCause)
+        give_back(piece, sums_.indices[i], rounded_product(sums_.values[i], divisor_), elements);
     }
     return size.bytes;
   }
+  /// With a codec of blocks, an element that is not finite takes its neighbours along, which are sent again. One from
+  /// here on may be what did it, by being rotated or too large for a scale, and would do it again.
+  static constexpr float kCause = 0x1p110f;
   /// An entry for every element: nothing where there was none.
   void fill_up(std::size_t elements) {
     full_.resize(elements);

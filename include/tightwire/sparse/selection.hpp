@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <vector>
 
@@ -38,7 +39,7 @@ struct SampleSeed {
 /// One pass over the data finds what reaches a threshold, a little below the k-th magnitude that is expected after the
 /// last ones, and takes what reaches that out of the residual; those few for which this was wrong are put right.
 /// Whatever the threshold was, the choice is exact: one that is too low rises on the way, and one that was too high is
-/// lowered for another pass.
+/// lowered for another pass, of which there are three at most.
 ///
 /// Residuals hold the sums afterwards (in `residual.after`), but zeros in place of the chosen elements. Memory: about
 /// 24 k bytes.
@@ -82,6 +83,8 @@ class Selection {
   /// Sums that are NaN or infinite and were not chosen, as there were more than k of them. They leave no trace: the
   /// residual is as it was before, or 0 where that was overwritten.
   std::uint64_t forgotten() const { return forgotten_; }
+  /// How often the last call read all elements: once, unless the threshold was too high.
+  int passes() const { return passes_; }
 
   static constexpr double kLeastShare = 0.8, kMostShare = 1.3;
 
@@ -90,6 +93,7 @@ class Selection {
   static constexpr std::size_t kLeastRoom = std::size_t{1} << 14;
   static constexpr std::size_t kSlack = 16;
   static constexpr std::size_t kLine = 16;
+  static constexpr int kMostPasses = 4;
   static constexpr std::uint32_t kOctave = std::uint32_t{1} << 23;
   static constexpr std::uint32_t kNonFinite = tightwire::detail::kInfinityBits;
   static constexpr std::uint32_t kWidestMargin = 4 * kOctave, kFirstMargin = kOctave / 16,
@@ -100,6 +104,7 @@ class Selection {
     momentum_ = momentum;
     found_ = chosen_ = 0;
     forgotten_ = 0;
+    passes_ = 0;
     cut_ = false;
     elements_ = 0;
     for (const Source& source : sources) elements_ += source.count;
@@ -117,6 +122,7 @@ class Selection {
 
   /// The pass that adds residuals and momentum, and takes elements out. Threshold 0: found out from the first elements.
   void add_and_find(std::uint32_t threshold, std::uint32_t taken) {
+    ++passes_;
     looked_for_ = std::max<std::uint32_t>(threshold, 1);
     now_ = looked_for_;
     taken_ = taken;
@@ -138,6 +144,7 @@ class Selection {
 
   /// Another pass over the sums that are there already.
   void find_again(std::uint32_t threshold) {
+    ++passes_;
     put_back();
     found_ = 0;
     looked_for_ = now_ = threshold;
@@ -226,16 +233,26 @@ class Selection {
     return largest_.keep(all, count_, kNonFinite, [&](std::uint32_t place, float) { forget(place); });
   }
 
-  /// Makes an exact choice of what was found, looking again if that is too little.
+  /// Makes an exact choice of what was found, looking again if that is too little: a little lower, then much. Where
+  /// that does not do, or nothing at all was found, the threshold is worth nothing, and all elements are looked at.
   void settle() {
     std::uint32_t lower = std::max(4 * margin_, kOctave / 16);
     const bool again = found_ < count_ && looked_for_ > 1;
-    for (; found_ < count_ && looked_for_ > 1; lower = std::min(8 * lower, 16 * kOctave))
-      find_again(looked_for_ > lower ? looked_for_ - lower : 1);
-    adapt_margin(again);
-    if (found_ == 0) threshold_ = 0;
-    if (found_ != 0) expect(found_ > count_ ? choose_of_more() : choose_all());
-    chosen_ = found_;
+    for (; found_ < count_ && looked_for_ > 1; lower *= 8) {
+      const bool near = found_ != 0 && passes_ < kMostPasses - 1 && looked_for_ > lower;
+      find_again(near ? looked_for_ - lower : 1);
+    }
+    chosen_ = std::min(found_, count_);
+    if (found_ == 0) {
+      threshold_ = last_least_ = 0;
+      return;
+    }
+    const std::size_t found = found_;
+    const std::uint32_t least = found > count_ ? choose_of_more() : choose_all();
+    // A step that is not finite says nothing of the next one, which is expected to be as the one before.
+    if (least >= kNonFinite) return;
+    adapt_margin(found, again);
+    expect(least);
   }
 
   /// Chooses all that was found. Returns the least of it.
@@ -285,28 +302,28 @@ class Selection {
   }
 
   /// Wide enough that the k-th is seldom missed, which costs another pass, and not so wide that much more is found.
-  void adapt_margin(bool again) {
+  void adapt_margin(std::size_t found, bool again) {
     const auto noise = static_cast<std::size_t>(8 * std::sqrt(static_cast<double>(count_)));
     if (again)
       margin_ = std::min(2 * margin_, kWidestMargin);
     else if (cut_)
       margin_ = std::max(margin_ / 2, kNarrowestMargin);
-    else if (found_ > count_ + std::max(count_ / 4, noise))
+    else if (found > count_ + std::max(count_ / 4, noise))
       margin_ = std::max(margin_ / 16 * 15, kNarrowestMargin);
-    else if (found_ > count_ + noise)
+    else if (found > count_ + noise)
       margin_ = std::max(margin_ / 64 * 63, kNarrowestMargin);
   }
 
   /// The next k-th magnitude is about as much above or below this one as in the last few steps: residuals grow for as
-  /// many steps as it takes to send each of them once.
+  /// many steps as it takes to send each of them once. But a jump does not go on.
   void expect(std::uint32_t least) {
     constexpr std::int64_t kMostDrift = 2 * std::int64_t{kOctave}, kSteps = 4;
     const std::int64_t change = std::int64_t{least} - std::int64_t{last_least_};
-    if (last_least_ == 0)
+    if (last_least_ == 0 || std::abs(change) > kMostDrift)
       drift_ = 0;
     else
       drift_ = drift_ == 0 ? change : drift_ + (change - drift_) / kSteps;
-    const std::int64_t next = std::int64_t{least} + std::clamp(drift_, -kMostDrift, kMostDrift);
+    const std::int64_t next = std::int64_t{least} + drift_;
     const auto key = [](std::int64_t from) {
       return static_cast<std::uint32_t>(std::clamp(from, std::int64_t{1}, std::int64_t{kNonFinite}));
     };
@@ -338,13 +355,14 @@ class Selection {
   }
   std::uint32_t sample_threshold(const SampleSeed& seed) {
     const std::size_t wanted = std::min(std::max(elements_ / 100, kLeastSample), std::min(kMostSample, elements_));
-    const std::size_t stride = elements_ / wanted;
     const auto random =
         tightwire::detail::Philox::at({0, 0, seed.use, seed.stream}, static_cast<std::uint32_t>(seed.seed),
                                       static_cast<std::uint32_t>(seed.seed >> 32));
     sample_.clear();
     auto source = sources_.begin();
-    for (std::size_t place = random.words[0] % stride; place < elements_ && sample_.size() < wanted; place += stride) {
+    const std::size_t begin = random.words[0] % elements_;
+    for (std::size_t i = 0; i < wanted; ++i) {
+      const std::size_t place = (begin + i * elements_) / wanted;  // one of each of so many equal runs
       while (place >= source->first + source->count) ++source;
       sample_.push_back(sum_at(*source, place - source->first));
     }
@@ -366,6 +384,7 @@ class Selection {
   std::size_t found_ = 0;
   std::size_t chosen_ = 0;
   std::uint64_t forgotten_ = 0;
+  int passes_ = 0;
   std::uint32_t now_ = 1;            ///< threshold in force
   std::uint32_t looked_for_ = 1;     ///< the pass found everything from here on, unless it was cut
   std::uint32_t taken_ = kAboveAll;  ///< what was found from here on left zeros in the residuals

@@ -22,7 +22,8 @@ struct TopK {
   Codec values = Dense{};  ///< how values are sent: fp32, or any codec; rounded to nearest
   /// Choose from all such parameters of a bucket together, not from each by itself.
   bool per_bucket = false;
-  /// Take what reaches the threshold of a sample, from 0.8 to 1.3 k, where that suffices.
+  /// Take what reaches the threshold of a sample, from 0.8 to 1.3 k, where that suffices. The sample is of 1 % of the
+  /// elements, at least 1,024 and at most 65,536, spread evenly over all of them.
   bool sampled = false;
   /// Let the owner of a range of the sum send its largest elements only, as many as a rank contributed on average, and
   /// keep the others: traffic then does not grow with the number of ranks. Off: the union of all ranks' elements.

@@ -92,6 +92,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, enum cudaM
   return error != cudaSuccess ? error : noted(synchronize(nullptr));
 }
 cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t stream) {
+  if (options().fail_memset) return noted(cudaErrorInvalidValue);
+  if (stream == nullptr && captures_beside_null_stream()) return noted(cudaErrorStreamCaptureImplicit);
   enqueue(stream, "a memset", [=] {
     if (!fits(at, bytes, "a memset")) return true;
     const DeviceAccess access;
@@ -101,8 +103,6 @@ cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t
   });
   return noted(cudaSuccess);
 }
-cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
-  return options().fail_memset ? noted(cudaErrorInvalidValue) : cudaMemsetAsync(at, value, bytes, nullptr);
-}
+cudaError_t cudaMemset(void* at, int value, std::size_t bytes) { return cudaMemsetAsync(at, value, bytes, nullptr); }
 
 }  // extern "C"

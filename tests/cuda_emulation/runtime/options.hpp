@@ -17,7 +17,7 @@ struct Options {
   int patience_ms = 3000;   ///< how long a wait may see no progress before it is called a deadlock
   std::uint64_t queue = 0;  ///< not 0: how much a stream takes before calls that put work on it wait, as on a device
   bool only_loaded_kernels = false;  ///< from now on none is loaded, by a launch or by asking about it
-  bool fail_memset = false;          ///< cudaMemset returns an error
+  bool fail_memset = false;          ///< cudaMemset and cudaMemsetAsync return an error
 };
 Options& options();
 
