@@ -53,6 +53,8 @@ void Session::State::check(OnDevice& bucket) {
     if (!bucket.used || !bucket.done.reached(transport_->rank())) return;
     check_report(bucket, bucket.exchange->report());
     if (bucket.drawn) check_report(bucket, bucket.drawn->report());
+    for (const OnDevice::Hosted& each : bucket.hosted)
+      if (const detail::Report* report = each.exchange->report()) check_report(bucket, *report);
   });
 }
 void Session::State::check_report(const OnDevice& bucket, const detail::Report& report) {
@@ -113,7 +115,7 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
     on_device.ready.wait(encodes_->get(), rank);
     if (on_device.used) on_device.done.wait(encodes_->get(), rank);  // frames and residuals of the last time
     on_device.exchange->encode(open(bucket, bucket.blocks), encodes_->get());
-    if (on_device.chosen != nullptr) on_device.chosen->begin(open(bucket, bucket.chosen));
+    for (const OnDevice::Hosted& each : on_device.hosted) each.exchange->begin(open(bucket, *each.part));
     if (on_device.drawn) on_device.drawn->encode(open(bucket, bucket.drawn), encodes_->get());
     on_device.encoded.record(encodes_->get(), rank);
     on_device.stage = Stage::encoded;
@@ -130,8 +132,8 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
   });
 }
 
-/// Rounds of all ranks go out in the same order, since nothing but it tells them apart. The largest elements hold it up
-/// until the sizes of their frames are known; that is waited for until a bucket has had its turn, if there is one.
+/// Rounds of all ranks go out in the same order, since nothing but it tells them apart. What goes through the host
+/// holds it up until the host knows what to send; that is waited for until a bucket has had its turn, if there is one.
 void Session::State::issue(const OnDevice* until) {
   const int rank = transport_->rank();
   while (on_device_[next_].stage == Stage::encoded) {
@@ -142,7 +144,7 @@ void Session::State::issue(const OnDevice* until) {
       bucket.progressed = Clock::now();
     }
     const bool waits = until != nullptr && until->stage == Stage::encoded;
-    if (bucket.chosen != nullptr && !exchange_chosen(bucket, waits)) return;
+    if (!exchange_hosted(bucket, waits)) return;
     bucket.on_its_way = false;
     if (bucket.drawn) bucket.drawn->exchange(*channel_, exchanges_->get());
     bucket.done.record(exchanges_->get(), rank);
@@ -153,24 +155,27 @@ void Session::State::issue(const OnDevice* until) {
 }
 
 /// Returns whether all of it is on the stream.
-bool Session::State::exchange_chosen(OnDevice& bucket, bool waits) {
-  detail::SparseExchange& chosen = *bucket.chosen;
-  while (!chosen.finished()) {
-    if (chosen.advance()) {
-      bucket.progressed = Clock::now();
-      continue;
+bool Session::State::exchange_hosted(OnDevice& bucket, bool waits) {
+  for (OnDevice::Hosted& each : bucket.hosted) {
+    detail::HostedExchange& exchange = *each.exchange;
+    if (exchange.finished()) continue;  // before, in this turn
+    while (!exchange.finished()) {
+      if (exchange.advance()) {
+        bucket.progressed = Clock::now();
+        continue;
+      }
+      if (!waits) return false;
+      channel_->check();
+      if (Clock::now() - bucket.progressed >= options_.timeout)
+        throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
+                                       std::to_string(options_.timeout.count()) + " ms, waiting for " +
+                                       exchange.waiting_for());
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    if (!waits) return false;
-    channel_->check();
-    if (Clock::now() - bucket.progressed >= options_.timeout)
-      throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
-                                     std::to_string(options_.timeout.count()) + " ms, waiting for " +
-                                     chosen.waiting_for());
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    Statistics statistics = exchange.statistics();
+    each.nonfinite += std::exchange(statistics.nonfinite, 0);
+    total_ += statistics;
   }
-  Statistics statistics = chosen.statistics();
-  bucket.nonfinite_chosen += std::exchange(statistics.nonfinite, 0);
-  total_ += statistics;
   return true;
 }
 
@@ -268,7 +273,7 @@ void Session::State::rollback() {
 void Session::State::end_step(bool keep) {
   keep ? memory_.commit() : memory_.rollback();
   for (const OnDevice& bucket : on_device_)
-    if (bucket.chosen != nullptr) bucket.chosen->end_step(keep);
+    for (const OnDevice::Hosted& each : bucket.hosted) each.exchange->end_step(keep);
   for (Bucket& bucket : list_.buckets()) bucket.end_step(keep);
   ++steps_;
   keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
@@ -285,10 +290,21 @@ std::vector<float> Session::State::copy_of(ErrorMemory::Region region) {
                   transport_->rank());
   return values;
 }
+/// Residuals of the last commit become what they are said to be, as far as that was left to the next step.
+void Session::State::settle_residuals() {
+  for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
+}
 std::vector<float> Session::State::sender_residual(ParameterId id) {
   require_sealed("sender_residual");
   if (id >= list_.parameters().size()) throw bad("there is no parameter " + std::to_string(id));
   const ErrorMemory::Region region = parameter_memory_[id].residual;
+  const BucketId bucket = list_.bucket_of(id);
+  if (!list_.buckets()[bucket].matrices.positions.empty()) {
+    if (on_device_[bucket].stage == Stage::encoded || !on_device_[bucket].waited)
+      throw bad("sender_residual: " + on_device_[bucket].name + " is under way");
+    synchronize();
+    closing([&] { list_.buckets()[bucket].settle_residuals(); });
+  }
   return region == ParameterMemory::kNone ? std::vector<float>{} : copy_of(region);
 }
 std::vector<float> Session::State::owner_residual(BucketId id) {
