@@ -34,11 +34,14 @@ __device__ void load_four(const float* at, unsigned width, float (&x)[kWidth]) {
 #pragma unroll
   for (unsigned i = 0; i < kWidth; ++i) x[i] = i < width ? at[i] : 0.0f;
 }
+/// In words of PTX, as nvcc for sm_90 makes four stores of one.
+__device__ void store_16_bytes(float* at, const float (&x)[kWidth]) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)), "f"(x[0]), "f"(x[1]),
+               "f"(x[2]), "f"(x[3])
+               : "memory");
+}
 __device__ void store_four(float* at, unsigned width, const float (&x)[kWidth]) {
-  if (width == kWidth && is_aligned(at, 16)) {
-    *reinterpret_cast<float4*>(at) = {x[0], x[1], x[2], x[3]};
-    return;
-  }
+  if (width == kWidth && is_aligned(at, 16)) return store_16_bytes(at, x);
 #pragma unroll
   for (unsigned i = 0; i < kWidth; ++i)
     if (i < width) at[i] = x[i];
