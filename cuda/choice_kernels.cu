@@ -29,8 +29,17 @@ __device__ float as_before(const float* before, const float* after, std::uint64_
 __device__ float sum_of(const ChoiceSource& source, std::uint64_t i) {
   return source.after != nullptr ? source.after[i] : one_nan(buffered(source.data, source.type, i));
 }
-__device__ float added(const ChoiceSource& source, std::uint64_t i) {
+/// What momentum makes of an element of a gradient: host::ApplyMomentum.
+__device__ float with_momentum(const MomentumOnDevice& momentum, float x, const float* before, float* after,
+                               std::uint64_t i) {
+  const float gathered = momentum.factor * before[i] + x;
+  after[i] = gathered;
+  return momentum.nesterov ? x + momentum.factor * gathered : gathered;
+}
+__device__ float added(const ChoiceSource& source, const MomentumOnDevice& momentum, std::uint64_t i) {
   float x = buffered(source.data, source.type, i);
+  if (source.momentum_after != nullptr)
+    x = with_momentum(momentum, x, source.momentum_before, source.momentum_after, i);
   if (source.before != nullptr) x += source.before[i];
   x = one_nan(x);
   if (source.after != nullptr) source.after[i] = x;
@@ -72,7 +81,7 @@ __global__ void count_chosen_kernel(const __grid_constant__ Pass pass) {
   const std::uint64_t end = most < source.count ? most : source.count;
 #pragma unroll 1
   for (std::uint64_t i = begin + threadIdx.x; i < end; i += kChoiceThreads) {
-    const std::uint32_t key = magnitude_of(pass.first ? added(source, i) : sum_of(source, i));
+    const std::uint32_t key = magnitude_of(pass.first ? added(source, table.momentum, i) : sum_of(source, i));
     if (key >> known == digits >> known) atomicAdd(&bins[(key >> pass.shift) % kChoiceBins], 1u);
   }
   if (source.group == nullptr) return;
@@ -227,6 +236,11 @@ __global__ void take_chosen_kernel(const __grid_constant__ ChoiceTable table) {
     }
     if (source.after != nullptr && (chosen || !is_finite(x)))
       source.after[i] = is_finite(x) ? 0.0f : as_before(source.before, source.after, i);
+    if (source.momentum_after == nullptr) continue;
+    if (chosen && table.momentum.masking)
+      source.momentum_after[i] = 0.0f;
+    else if (!is_finite(x))
+      source.momentum_after[i] = as_before(source.momentum_before, source.momentum_after, i);
   }
 }
 
@@ -238,12 +252,22 @@ __global__ void change_chosen_kernel(const __grid_constant__ ChangeJob job) {
   const float x = tightwire::detail::from_bits(change.bits);
   if (run.kind == ChangeKind::add_residual)
     run.after[change.index] += x;
-  else if (run.kind == ChangeKind::residual)
+  else if (run.kind != ChangeKind::element)
     run.after[change.index] = change.bits == kUndoneBits ? as_before(run.before, run.after, change.index) : x;
   else if (run.type == ElementType::f32)
     store_any(run.data + 4 * std::uint64_t{change.index}, change.bits);
   else
     store_any(run.data + 2 * std::uint64_t{change.index}, static_cast<std::uint16_t>(change.bits));
+}
+
+__global__ void apply_momentum_kernel(const __grid_constant__ MomentumJob job) {
+  const std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= job.count) return;
+  const float x = one_nan(with_momentum(job.momentum, buffered(job.data, job.type, i), job.before, job.after, i));
+  if (job.type == ElementType::f32)
+    store_any(job.data + 4 * i, tightwire::detail::to_bits(x));
+  else
+    store_any(job.data + 2 * i, static_cast<std::uint16_t>(narrowed(job.type, x)));
 }
 
 std::string text(int rank) { return "the largest elements on rank " + std::to_string(rank); }
@@ -272,6 +296,7 @@ void load_choice_kernels(int rank) {
   load(sum_chosen_kernel, rank);
   load(take_chosen_kernel, rank);
   load(change_chosen_kernel, rank);
+  load(apply_momentum_kernel, rank);
 }
 void choose_largest(const ChoiceTable& table, int rank, Stream stream) {
   for (int pass = 0; pass < kChoicePasses; ++pass) {
@@ -286,6 +311,10 @@ void choose_largest(const ChoiceTable& table, int rank, Stream stream) {
 void change_elements(const ChangeJob& job, int rank, Stream stream) {
   launch("changing elements", change_chosen_kernel, job, (job.end - job.begin + kChoiceThreads - 1) / kChoiceThreads,
          rank, stream);
+}
+
+void apply_momentum(const MomentumJob& job, int rank, Stream stream) {
+  launch("momentum", apply_momentum_kernel, job, (job.count + kChoiceThreads - 1) / kChoiceThreads, rank, stream);
 }
 
 }  // namespace tightwire::cuda::detail

@@ -36,6 +36,12 @@ struct ChoiceGroup {
   std::uint32_t k;
   std::uint32_t tile_count;
 };
+/// As in MomentumCorrection.
+struct MomentumOnDevice {
+  float factor = 0.0f;  ///< 0: off
+  bool nesterov = false;
+  bool masking = true;
+};
 /// A parameter that elements are chosen from; it has some.
 struct ChoiceSource {
   const ChoiceGroup* group;  ///< on the device; null: the residual is added, and nothing chosen
@@ -47,6 +53,8 @@ struct ChoiceSource {
   std::uint32_t tiles_before, chunks_before;  ///< of all sources
   const float* before;                        ///< residual; null: none
   float* after;                               ///< gets sums; may be `before`
+  const float* momentum_before;               ///< null: none
+  float* momentum_after;                      ///< may be `momentum_before`
 };
 /// All of a bucket; on the device. A chunk is what a block counts in a pass: some tiles, so that less is added up in
 /// memory. Sources of which nothing is chosen are the last.
@@ -55,6 +63,7 @@ struct ChoiceTable {
   const ChoiceSource* sources;
   std::uint32_t group_count = 0, source_count = 0, all_sources = 0;
   std::uint32_t tiles = 0, chunks = 0, all_chunks = 0;
+  MomentumOnDevice momentum = {};
 };
 inline constexpr std::uint32_t kTilesInChunk = 8;
 
@@ -74,6 +83,7 @@ struct ElementChange {
 enum class ChangeKind : std::uint32_t {
   element,      ///< the buffer holds these bits
   residual,     ///< the residual is this float; kUndoneBits: as if the step had not happened
+  momentum,     ///< the same of the momentum
   add_residual  ///< this float is added to the residual
 };
 inline constexpr std::uint32_t kUndoneBits = 0xffffffffu;
@@ -94,5 +104,16 @@ struct ChangeJob {
   std::uint32_t run_count;
 };
 void change_elements(const ChangeJob& job, int rank, Stream stream);
+
+/// data := what the optimizer is to apply, of a gradient that all ranks hold: host::apply_momentum.
+struct MomentumJob {
+  std::byte* data;
+  ElementType type;
+  std::uint64_t count;
+  const float* before;
+  float* after;  ///< may be `before`
+  MomentumOnDevice momentum;
+};
+void apply_momentum(const MomentumJob& job, int rank, Stream stream);
 
 }  // namespace tightwire::cuda::detail

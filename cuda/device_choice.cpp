@@ -9,8 +9,10 @@
 
 namespace tightwire::cuda::detail {
 
-DeviceChoice::DeviceChoice(const sparse::Plan& plan, int rank, std::chrono::milliseconds timeout)
+DeviceChoice::DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank,
+                           std::chrono::milliseconds timeout)
     : plan_(plan),
+      momentum_(momentum),
       rank_(rank),
       timeout_(timeout),
       copies_(rank),
@@ -72,6 +74,7 @@ void DeviceChoice::begin(const ReductionInput& input, Stream stream) {
     groups_[g].everything = groups_[g].chosen == group.elements;
   }
   table_ = {};
+  table_.momentum = momentum_;
   table_groups_.clear();
   table_sources_.clear();
   for (const bool everything : {false, true}) tabulate(everything);
@@ -95,6 +98,7 @@ void DeviceChoice::tabulate(bool everything) {
     for (const std::size_t p : plan_.groups[g].parameters) {
       const sparse::PlannedSparse& parameter = plan_.parameters[p];
       const Residual& residual = input_.senders[p];
+      const Residual momentum = input_.momenta.empty() ? Residual{} : input_.momenta[p];
       if (parameter.count == 0 || (everything && !residual)) continue;
       const auto tiles = static_cast<std::uint32_t>((parameter.count + kChoiceTile - 1) / kChoiceTile);
       table_sources_.push_back({.group = everything ? nullptr : group,
@@ -106,7 +110,9 @@ void DeviceChoice::tabulate(bool everything) {
                                 .tiles_before = table_.tiles,
                                 .chunks_before = table_.all_chunks,
                                 .before = residual.before,
-                                .after = residual.after});
+                                .after = residual.after,
+                                .momentum_before = momentum.before,
+                                .momentum_after = momentum.after});
       table_.tiles += everything ? 0 : tiles;
       table_.all_chunks += (tiles + kTilesInChunk - 1) / kTilesInChunk;
     }

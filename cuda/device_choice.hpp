@@ -14,18 +14,19 @@
 
 namespace tightwire::cuda::detail {
 
-/// Residual += gradient on a device, and the elements of largest magnitude brought to the host: places and values, of
-/// at most k elements. Takes memory of the current device.
+/// Residual += gradient, or momentum, on a device, and the elements of largest magnitude brought to the host: places
+/// and values, of at most k elements. Takes memory of the current device.
 class DeviceChoice {
  public:
   /// The plan must live as long. `timeout`: of a copy to the host.
-  DeviceChoice(const sparse::Plan& plan, int rank, std::chrono::milliseconds timeout);
+  DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank, std::chrono::milliseconds timeout);
 
   /// Puts the choice on a stream. The input stays until it was exchanged.
   void begin(const ReductionInput& input, Stream stream);
   /// Whether the stream has come to its end; then what was chosen may be read, until the next one begins.
   bool ended() const { return ended_.reached(rank_); }
-  /// By group. What was chosen is taken out of the residuals, as if it arrived as it is.
+  /// By group. What was chosen is taken out of the residuals, as if it arrived as it is, and of momenta, if they are
+  /// masked.
   std::span<const sparse::Choice> read();
   /// Elements that were not finite and not chosen, and of which no trace is left. After `read`.
   std::uint64_t forgotten() const { return forgotten_; }
@@ -57,6 +58,7 @@ class DeviceChoice {
   void copy(void* to, const void* from, std::size_t bytes, Stream stream);
 
   const sparse::Plan& plan_;
+  MomentumOnDevice momentum_;
   int rank_;
   std::chrono::milliseconds timeout_;
   Memory on_device_, pinned_;

@@ -27,7 +27,8 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
   if (options_.plan.share_elements != 0)
     throw bad("cuda::Session: plan.share_elements is " + std::to_string(options_.plan.share_elements) +
               ", but a bucket is exchanged in whole rounds; leave it 0");
-  if (options_.momentum) throw unsupported("momentum correction is not on devices");
+  if (options_.momentum.clip_norm != 0.0f)
+    throw unsupported("clipping for momentum correction is not on devices; leave momentum.clip_norm 0");
   if (options_.residual != ElementType::f32)
     throw unsupported("residuals on devices are fp32; leave residual as it is");
   if (options_.hierarchy) throw unsupported("hierarchies are not on devices");
@@ -87,6 +88,10 @@ BucketId Session::State::add_bucket(std::span<const ParameterId> parameters) {
 }
 
 void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
+  if (options_.momentum && !bucket.planned_random.empty())
+    throw Error(Errc::unsupported,
+                where() + "seal: \"" + list_.parameters()[bucket.planned_random.front().number].name +
+                    "\" is drawn at random, for which momentum correction is not on devices; take topk");
   for (std::size_t i = 0; i < bucket.planned_sparse.size(); ++i)
     if (bucket.planned_sparse[i].settings.sampled) {
       const Parameter& parameter = list_.parameters()[bucket.parameters[bucket.chosen.positions[i]]];
@@ -208,9 +213,10 @@ void Session::State::make_hosted_exchanges(Bucket& bucket, OnDevice& on_device, 
     frames_of_host_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout, exchanges_->get());
   const int rank = transport_->rank();
   if (!bucket.planned_sparse.empty())
-    add(std::make_unique<detail::SparseExchange>(bucket.sparse_plan, identity, divisor,
-                                                 detail::SparseExchange::Place{rank, *frames_of_host_, encodes_->get(),
-                                                                               exchanges_->get(), options_.timeout}),
+    add(std::make_unique<detail::SparseExchange>(
+            bucket.sparse_plan, identity, divisor,
+            detail::SparseExchange::Place{rank, *frames_of_host_, encodes_->get(), exchanges_->get(), options_.timeout,
+                                          momentum()}),
         bucket.chosen);
   if (bucket.planned_matrices.empty()) return;
   detail::LowRankExchange::Inner::Identities identities;

@@ -79,6 +79,8 @@ ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
     for (std::size_t i = 0; i < part.positions.size(); ++i) {
       part.pointers[i] = bucket.pointers[part.positions[i]];
       part.senders[i] = residual_of(part.positions[i]);
+      if (!part.momenta.empty())
+        part.momenta[i] = memory_.open(parameter_memory_[bucket.parameters[part.positions[i]]].momentum);
     }
   }
   return {.data = part.pointers,
@@ -89,7 +91,23 @@ ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
           .sequence = bucket.sequence,
           .use = bucket.use,
           .seed = options_.seed,
-          .committed = committed_};
+          .committed = committed_,
+          .momenta = part.momenta};
+}
+/// Of the parameters that are not sparse, and of the mean that all ranks hold.
+void Session::State::gather_momentum(const Bucket& bucket) {
+  for (const BucketPart* part : {&bucket.blocks, &bucket.matrices})
+    for (const std::size_t position : part->positions) {
+      const Parameter& parameter = list_.parameters()[bucket.parameters[position]];
+      const Residual state = memory_.open(parameter_memory_[bucket.parameters[position]].momentum);
+      detail::apply_momentum({.data = static_cast<std::byte*>(bucket.pointers[position]),
+                              .type = parameter.type,
+                              .count = parameter.count,
+                              .before = state.before,
+                              .after = state.after,
+                              .momentum = momentum()},
+                             transport_->rank(), exchanges_->get());
+    }
 }
 
 void Session::State::run(ParameterId id, void* data, Stream stream) {
@@ -147,6 +165,7 @@ void Session::State::issue(const OnDevice* until) {
     if (!exchange_hosted(bucket, waits)) return;
     bucket.on_its_way = false;
     if (bucket.drawn) bucket.drawn->exchange(*channel_, exchanges_->get());
+    if (options_.momentum) gather_momentum(list_.buckets()[next_]);
     bucket.done.record(exchanges_->get(), rank);
     bucket.stage = Stage::exchanged;
     bucket.used = true;

@@ -109,7 +109,11 @@ class Session::State {
   void make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames);
   void make_hosted_exchanges(Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity, float divisor);
   void prepare(std::uint64_t fingerprint);
+  detail::MomentumOnDevice momentum() const {
+    return {options_.momentum.factor, options_.momentum.nesterov, options_.momentum.masking};
+  }
   ReductionInput open(Bucket& bucket, BucketPart& part);
+  void gather_momentum(const Bucket& bucket);
   void issue(const OnDevice* until = nullptr);
   bool exchange_hosted(OnDevice& bucket, bool waits);
   void settle_residuals();

@@ -31,6 +31,7 @@ class SparseExchange final : public HostedExchange {
     HostMessages& messages;  ///< whose rounds go in the order of buckets
     Stream encodes, exchanges;
     std::chrono::milliseconds timeout;
+    MomentumOnDevice momentum = {};
   };
   /// The plan must outlive it. Takes memory of the current device.
   SparseExchange(const sparse::Plan& plan, FrameIdentity identity, float divisor, const Place& place);
@@ -56,8 +57,7 @@ class SparseExchange final : public HostedExchange {
   void take_all(const sparse::Piece& piece, sparse::Entries& entries);
   void keep(const sparse::Piece& piece, sparse::IndexForm form, const sparse::Entries& entries,
             std::span<const float> sent);
-  /// There is no momentum here.
-  void were_sent(const sparse::Piece&, const sparse::Entries&) const {}
+  void were_sent(const sparse::Piece& piece, const sparse::Entries& entries) const;
   float put(const sparse::Piece& piece, std::size_t index, float x);
   void give_back(const sparse::Piece& piece, std::size_t index, float lost);
 
@@ -65,6 +65,7 @@ class SparseExchange final : public HostedExchange {
   /// What it waits for: the choice, then the end of a round.
   enum class Stage { finished, choice, announcements, contributions, result_announcements, results };
 
+  bool masks(std::size_t parameter) const;
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   std::span<const sparse::Piece> pieces(std::size_t owner) const { return pieces_[two_shot() ? owner : 0]; }
   bool owns(std::size_t rank) const { return !pieces(rank).empty(); }

@@ -66,6 +66,18 @@ TEST_F(CudaSession, ChosenElementsAsOnHosts) {
   }
 }
 
+/// Of what is chosen before it is chosen, of blocks and matrices after they are summed.
+TEST_F(CudaSession, MomentaAsOnHosts) {
+  Model model = chosen_model();
+  model.back() = {"matrix", {30, 40}, ElementType::bf16, parse_codec("powersgd:rank=2")};
+  for (const bool masking : {true, false}) {
+    SCOPED_TRACE(masking);
+    Case asked{.ranks = std::min(3, most_ranks()), .rollback = masking, .schedule = 2, .steps = 5};
+    asked.momentum = {.factor = 0.9f, .nesterov = !masking, .masking = masking, .optimizer_momentum = 0.0};
+    EXPECT_NE(expect_same_as_on_hosts(asked, model, fill), 0u);
+  }
+}
+
 TEST_F(CudaSession, StagedChosenElementsAsOnHosts) {
   const int ranks = std::min(3, most_ranks());
   EXPECT_NE(expect_same_as_on_hosts({.ranks = ranks, .schedule = 3}, chosen_model(), fill, by_staging), 0u);

@@ -185,8 +185,11 @@ TEST(CudaSessionSeal, WhatIsNotOnDevicesIsRefused) {
   const auto transport = alone();
   expect_refused(Errc::invalid_argument, "null", [] { cuda::Session(nullptr); });
   SessionOptions options;
-  options.momentum.factor = 0.9f;
-  expect_refused(Errc::unsupported, "momentum", [&] { cuda::Session(transport, options); });
+  options.momentum = {.factor = 0.9f, .optimizer_momentum = 0.0};
+  const Model drawn = {{"weight", {640}, ElementType::f32, parse_codec("randomk:ratio=0.1")}};
+  expect_refused(Errc::unsupported, "\"weight\"", [&] { sealed_device_session(transport, drawn, options); });
+  options.momentum.clip_norm = 1;
+  expect_refused(Errc::unsupported, "clip_norm", [&] { cuda::Session(transport, options); });
   options = {};
   options.hierarchy.node_of_rank = {0};
   expect_refused(Errc::unsupported, "hierarchies", [&] { cuda::Session(transport, options); });
