@@ -13,6 +13,8 @@ struct ChoiceState {
   std::uint32_t digits;          ///< of the k-th magnitude that are known; in the end all of it
   std::uint32_t left;            ///< of those with these digits so many are among the k largest
   std::uint32_t chosen;          ///< in the end; fewer than k where there are zeros
+  std::uint32_t found;           ///< elements that reach the threshold of a sample
+  std::uint32_t settled;         ///< not 0: by that threshold
   unsigned long long forgotten;  ///< elements that are not finite and were not chosen
 };
 /// Of a tile of elements: those above the k-th magnitude, and those that equal it; then how many of each are before.
@@ -35,6 +37,11 @@ struct ChoiceGroup {
   float* values;          ///< out: sums of gradient and residual there
   std::uint32_t k;
   std::uint32_t tile_count;
+  // Of a choice by the threshold of a sample.
+  float* sample = nullptr;            ///< null: the choice is exact
+  ChoiceState* of_sample = nullptr;   ///< its digits become the threshold
+  std::uint32_t sample_stride = 0;    ///< in elements
+  std::uint32_t least = 0, most = 0;  ///< elements that may be found; else the choice is exact
 };
 /// As in MomentumCorrection.
 struct MomentumOnDevice {
@@ -55,6 +62,8 @@ struct ChoiceSource {
   float* after;                               ///< gets sums; may be `before`
   const float* momentum_before;               ///< null: none
   float* momentum_after;                      ///< may be `momentum_before`
+  std::uint32_t sample_first, sample_count;   ///< of the group's sample, what is in it
+  std::uint64_t sample_at;                    ///< where that begins
 };
 /// All of a bucket; on the device. A chunk is what a block counts in a pass: some tiles, so that less is added up in
 /// memory. Sources of which nothing is chosen are the last.
@@ -73,7 +82,10 @@ void load_choice_kernels(int rank);
 /// Puts a choice on a stream: the first pass adds residuals, each counts a digit of all elements that have the k-th
 /// magnitude's digits so far, and picks the next; then tiles are counted, and what was chosen is written out, of equal
 /// magnitudes the first. It is taken out of the residual; what is not finite leaves no trace there.
-void choose_largest(const ChoiceTable& table, int rank, Stream stream);
+///
+/// `samples`: those of groups that have some, as groups and sources of their own. What reaches the threshold is chosen
+/// if it is about k elements; passes behind that have nothing to do then.
+void choose_largest(const ChoiceTable& table, const ChoiceTable& samples, int rank, Stream stream);
 
 /// A change of one element.
 struct ElementChange {

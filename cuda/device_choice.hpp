@@ -2,11 +2,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <tightwire/collective/reduction.hpp>
 #include <tightwire/sparse/plan.hpp>
+#include <tightwire/sparse/sample.hpp>
 #include <tightwire/sparse/section_writer.hpp>
 
 #include "choice_kernels.hpp"
@@ -48,8 +50,18 @@ class DeviceChoice {
     float* values;
     std::size_t chosen;  ///< k of this use
     bool everything;
+    std::size_t room;  ///< elements that may be chosen in this use
+    // Of a choice by the threshold of a sample.
+    float* sample;  ///< on the device, as are those below
+    ChoiceState* of_sample;
+    std::uint32_t* bins_of_sample;
+    std::optional<sparse::Sample> places_of_sample;  ///< of this use
   };
-  std::size_t most_of(const sparse::Group& group) const;
+  bool samples(const sparse::Group& group) const;
+  std::size_t room_of(const sparse::Group& group, std::uint64_t committed) const;
+  void begin_sample(GroupMemory& memory, const sparse::Group& group);
+  void tabulate_sample(const GroupMemory& memory, std::size_t elements, ChoiceGroup& group);
+  static void place_sample(const sparse::Sample& sample, ChoiceSource& source);
   std::uint32_t tiles_of(const sparse::Group& group) const;
   void take_memory();
   void tabulate(bool everything);
@@ -66,10 +78,10 @@ class DeviceChoice {
   OwnStream copies_;
   Event ended_;
   std::vector<GroupMemory> groups_;
-  ChoiceTable table_{};
+  ChoiceTable table_{}, samples_{};
   std::byte* table_on_device_ = nullptr;
-  std::vector<ChoiceGroup> table_groups_;
-  std::vector<ChoiceSource> table_sources_;
+  std::vector<ChoiceGroup> table_groups_, sample_groups_;
+  std::vector<ChoiceSource> table_sources_, sample_sources_;
   std::byte* table_pinned_ = nullptr;
   std::vector<sparse::Choice> choices_;
   std::uint64_t forgotten_ = 0, copied_bytes_ = 0;

@@ -92,13 +92,6 @@ void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
     throw Error(Errc::unsupported,
                 where() + "seal: \"" + list_.parameters()[bucket.planned_random.front().number].name +
                     "\" is drawn at random, for which momentum correction is not on devices; take topk");
-  for (std::size_t i = 0; i < bucket.planned_sparse.size(); ++i)
-    if (bucket.planned_sparse[i].settings.sampled) {
-      const Parameter& parameter = list_.parameters()[bucket.parameters[bucket.chosen.positions[i]]];
-      throw Error(Errc::unsupported, where() + "seal: \"" + parameter.name + "\" is sent as " +
-                                         options_.policy.choose(parameter, options_.codec).spec() +
-                                         ", which is not on devices: there the choice is exact; leave sampled out");
-    }
 }
 
 /// What the device makes must be the plan's bytes.

@@ -64,8 +64,8 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// it, except that one may wait for handles while another one starts further buckets. Errors of the device and of peers
 /// are found late: by the first call after they happened, by `synchronize` at the latest. They close the Session.
 ///
-/// Not on devices: momentum correction of RandomK and with clip_norm, hierarchies, top-k with a sampled threshold, and
-/// capture into a CUDA graph (steps differ in more than their data). Asking for them throws Error(unsupported).
+/// Not on devices: momentum correction of RandomK and with clip_norm, hierarchies, and capture into a CUDA graph (steps
+/// differ in more than their data). Asking for them throws Error(unsupported).
 class Session {
  public:
   /// Works on the transport's device. Throws Error(invalid_argument) without a transport or for options that make no

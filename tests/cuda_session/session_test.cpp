@@ -199,8 +199,6 @@ TEST(CudaSessionSeal, WhatIsNotOnDevicesIsRefused) {
   options = {};
   options.plan.share_elements = 4096;
   expect_refused(Errc::invalid_argument, "4096", [&] { cuda::Session(transport, options); });
-  const Model sampled = {{"weight", {64, 48}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled")}};
-  expect_refused(Errc::unsupported, "\"weight\"", [&] { sealed_device_session(transport, sampled); });
   const Model model = small_model();
   const auto wrong = [](const Codec&, ElementType) { return cuda::make_coder("int3"); };
   expect_refused(Errc::invalid_argument, "int3", [&] {

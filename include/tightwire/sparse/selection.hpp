@@ -7,11 +7,11 @@
 #include <vector>
 
 #include <tightwire/coder.hpp>
-#include <tightwire/detail/philox.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/find_large.hpp>
 #include <tightwire/momentum.hpp>
 #include <tightwire/sparse/largest.hpp>
+#include <tightwire/sparse/sample.hpp>
 
 namespace tightwire::sparse {
 
@@ -23,13 +23,6 @@ struct Source {
   std::uint32_t first;  ///< place of its first element among all that are chosen from together
   Residual residual;
   Residual momentum;  ///< null: no momentum correction
-};
-
-/// Where the sample of a threshold begins.
-struct SampleSeed {
-  std::uint64_t seed = 0;
-  std::uint32_t use = 0;
-  std::uint32_t stream = 0;
 };
 
 /// Chooses the k elements of largest magnitude from data + residual (with momentum correction, momentum + residual). Of
@@ -60,8 +53,7 @@ class Selection {
     start(sources, count, momentum);
     const std::uint32_t threshold = sample_threshold(seed);
     add_and_find(threshold, threshold);
-    const double share = static_cast<double>(found_) / static_cast<double>(count);
-    if (cut_ || share < kLeastShare || share > kMostShare)
+    if (cut_ || !about_right(found_, count))
       settle();
     else
       chosen_ = found_;
@@ -82,8 +74,6 @@ class Selection {
   /// Sums that are NaN or infinite and were not chosen, as there were more than k of them. They leave no trace: the
   /// residual is as it was before, or 0 where that was overwritten.
   std::uint64_t forgotten() const { return forgotten_; }
-
-  static constexpr double kLeastShare = 0.8, kMostShare = 1.3;
 
  private:
   static constexpr std::size_t kTileElements = 2048;
@@ -110,8 +100,8 @@ class Selection {
       room_ = count + std::max(count, kLeastRoom);
       places_.resize(room_ + kSlack);
       values_.resize(room_ + kSlack);
-      sample_.reserve(kMostSample);
-      largest_.reserve(std::max(room_, kMostSample));
+      sample_.reserve(Sample::kMost);
+      largest_.reserve(std::max(room_, Sample::kMost));
     }
   }
 
@@ -337,25 +327,17 @@ class Selection {
     return source.residual ? x + source.residual.before[i] : x;
   }
   std::uint32_t sample_threshold(const SampleSeed& seed) {
-    const std::size_t wanted = std::min(std::max(elements_ / 100, kLeastSample), std::min(kMostSample, elements_));
-    const std::size_t stride = elements_ / wanted;
-    const auto random =
-        tightwire::detail::Philox::at({0, 0, seed.use, seed.stream}, static_cast<std::uint32_t>(seed.seed),
-                                      static_cast<std::uint32_t>(seed.seed >> 32));
+    const Sample sample(elements_, seed);
     sample_.clear();
     auto source = sources_.begin();
-    for (std::size_t place = random.words[0] % stride; place < elements_ && sample_.size() < wanted; place += stride) {
+    for (std::size_t i = 0; i < sample.count; ++i) {
+      const std::size_t place = sample.first + i * sample.stride;
       while (place >= source->first + source->count) ++source;
       sample_.push_back(sum_at(*source, place - source->first));
     }
-    const double share = static_cast<double>(count_) / static_cast<double>(elements_);
-    const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sample_.size())));
-    const std::uint32_t key =
-        largest_.key_of(sample_.data(), sample_.size(), std::clamp<std::size_t>(rank, 1, sample_.size()));
+    const std::uint32_t key = largest_.key_of(sample_.data(), sample_.size(), sample.expected(count_, elements_));
     return std::clamp<std::uint32_t>(key, 1, kNonFinite);
   }
-
-  static constexpr std::size_t kLeastSample = 1024, kMostSample = std::size_t{1} << 16;
 
   host::Level level_;
   std::span<const Source> sources_;
