@@ -29,8 +29,17 @@ __device__ float as_before(const float* before, const float* after, std::uint64_
 __device__ float sum_of(const ChoiceSource& source, std::uint64_t i) {
   return source.after != nullptr ? source.after[i] : one_nan(buffered(source.data, source.type, i));
 }
-__device__ float added(const ChoiceSource& source, std::uint64_t i) {
+/// What momentum makes of an element of a gradient: host::ApplyMomentum.
+__device__ float with_momentum(const MomentumOnDevice& momentum, float x, const float* before, float* after,
+                               std::uint64_t i) {
+  const float gathered = momentum.factor * before[i] + x;
+  after[i] = gathered;
+  return momentum.nesterov ? x + momentum.factor * gathered : gathered;
+}
+__device__ float added(const ChoiceSource& source, const MomentumOnDevice& momentum, std::uint64_t i) {
   float x = buffered(source.data, source.type, i);
+  if (source.momentum_after != nullptr)
+    x = with_momentum(momentum, x, source.momentum_before, source.momentum_after, i);
   if (source.before != nullptr) x += source.before[i];
   x = one_nan(x);
   if (source.after != nullptr) source.after[i] = x;
@@ -64,6 +73,7 @@ __global__ void count_chosen_kernel(const __grid_constant__ Pass pass) {
   const ChoiceTable& table = pass.table;
   const ChoiceSource source = entry_of(table.sources, pass.first ? table.all_sources : table.source_count,
                                        &ChoiceSource::chunks_before, blockIdx.x);
+  if (!pass.first && source.group->state->settled != 0) return;
   const std::uint32_t digits = pass.first ? 0 : source.group->state->digits;
   // The first pass has no digits before; the last one has 9 bits, of which the two above them are known.
   const std::uint32_t known = pass.first ? 31 : pass.shift == 0 ? 9 : 20;
@@ -72,7 +82,7 @@ __global__ void count_chosen_kernel(const __grid_constant__ Pass pass) {
   const std::uint64_t end = most < source.count ? most : source.count;
 #pragma unroll 1
   for (std::uint64_t i = begin + threadIdx.x; i < end; i += kChoiceThreads) {
-    const std::uint32_t key = magnitude_of(pass.first ? added(source, i) : sum_of(source, i));
+    const std::uint32_t key = magnitude_of(pass.first ? added(source, table.momentum, i) : sum_of(source, i));
     if (key >> known == digits >> known) atomicAdd(&bins[(key >> pass.shift) % kChoiceBins], 1u);
   }
   if (source.group == nullptr) return;
@@ -86,6 +96,7 @@ __global__ void pick_chosen_kernel(const __grid_constant__ Pass pass) {
   constexpr unsigned kBinsPerThread = kChoiceBins / kChoiceThreads;
   __shared__ std::uint32_t sums[kChoiceThreads];
   const ChoiceGroup& group = pass.table.groups[blockIdx.x];
+  if (!pass.first && group.state->settled != 0) return;
   std::uint32_t* const bins = group.bins;
   const unsigned last = kChoiceBins - threadIdx.x * kBinsPerThread;
   std::uint32_t mine = 0;
@@ -94,7 +105,7 @@ __global__ void pick_chosen_kernel(const __grid_constant__ Pass pass) {
   __syncthreads();
   ChoiceState& state = *group.state;
   if (threadIdx.x == 0) {
-    if (pass.first) state = {0, group.k, 0, 0};
+    if (pass.first) state = {0, group.k, 0, 0, 0, 0};
     std::uint32_t left = state.left;
     unsigned thread = 0;
     for (; sums[thread] < left; ++thread) left -= sums[thread];
@@ -105,6 +116,50 @@ __global__ void pick_chosen_kernel(const __grid_constant__ Pass pass) {
   }
   __syncthreads();
   for (unsigned bin = threadIdx.x; bin < kChoiceBins; bin += kChoiceThreads) bins[bin] = 0;
+}
+
+/// Sums at some places, once residuals were added; a block for each source.
+__global__ void sample_chosen_kernel(const __grid_constant__ ChoiceTable table) {
+  const ChoiceSource source = table.sources[blockIdx.x];
+#pragma unroll 1
+  for (std::uint32_t i = threadIdx.x; i < source.sample_count; i += kChoiceThreads) {
+    const ChoiceGroup& group = *source.group;
+    const std::uint32_t at = source.sample_first + i;
+    group.sample[at] = sum_of(source, (group.sample_begin + at * group.sampled) / group.sample_count - source.first);
+  }
+}
+/// Zeros do not reach it, and what is not finite does.
+__device__ std::uint32_t threshold_of_sample(const ChoiceGroup& group) {
+  const std::uint32_t key = group.of_sample->digits;
+  return key == 0 ? 1 : key > tightwire::detail::kInfinityBits ? tightwire::detail::kInfinityBits : key;
+}
+__global__ void found_chosen_kernel(const __grid_constant__ ChoiceTable table) {
+  __shared__ std::uint32_t found;
+  const ChoiceSource source = entry_of(table.sources, table.source_count, &ChoiceSource::chunks_before, blockIdx.x);
+  if (source.group->sample == nullptr) return;
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  const std::uint32_t threshold = threshold_of_sample(*source.group);
+  const std::uint64_t begin = std::uint64_t{blockIdx.x - source.chunks_before} * (kTilesInChunk * kChoiceTile);
+  const std::uint64_t most = begin + kTilesInChunk * kChoiceTile;
+  const std::uint64_t end = most < source.count ? most : source.count;
+  std::uint32_t mine = 0;
+#pragma unroll 1
+  for (std::uint64_t i = begin + threadIdx.x; i < end; i += kChoiceThreads)
+    mine += magnitude_of(sum_of(source, i)) >= threshold ? 1 : 0;
+  if (mine != 0) atomicAdd(&found, mine);
+  __syncthreads();
+  if (threadIdx.x == 0 && found != 0) atomicAdd(&source.group->state->found, found);
+}
+/// All that equals the threshold is chosen, too.
+__global__ void settle_chosen_kernel(const __grid_constant__ ChoiceTable table) {
+  const ChoiceGroup& group = table.groups[blockIdx.x];
+  if (threadIdx.x != 0 || group.sample == nullptr) return;
+  ChoiceState& state = *group.state;
+  if (state.found < group.least || state.found > group.most) return;
+  state.digits = threshold_of_sample(group);
+  state.left = 0xffffffffu;
+  state.settled = 1;
 }
 
 /// Zeros are never chosen: none is above a magnitude, and of a k-th that is zero there are no equals.
@@ -159,7 +214,7 @@ __global__ void sum_chosen_kernel(const __grid_constant__ ChoiceTable table) {
       before.equal += here.equal;
     }
     const Threshold threshold(*group.state);
-    group.state->chosen = before.above + threshold.equals;
+    group.state->chosen = before.above + (before.equal < threshold.equals ? before.equal : threshold.equals);
   }
   __syncthreads();
   TileCount before = sums[threadIdx.x];
@@ -227,6 +282,11 @@ __global__ void take_chosen_kernel(const __grid_constant__ ChoiceTable table) {
     }
     if (source.after != nullptr && (chosen || !is_finite(x)))
       source.after[i] = is_finite(x) ? 0.0f : as_before(source.before, source.after, i);
+    if (source.momentum_after == nullptr) continue;
+    if (chosen && table.momentum.masking)
+      source.momentum_after[i] = 0.0f;
+    else if (!is_finite(x))
+      source.momentum_after[i] = as_before(source.momentum_before, source.momentum_after, i);
   }
 }
 
@@ -238,12 +298,22 @@ __global__ void change_chosen_kernel(const __grid_constant__ ChangeJob job) {
   const float x = tightwire::detail::from_bits(change.bits);
   if (run.kind == ChangeKind::add_residual)
     run.after[change.index] += x;
-  else if (run.kind == ChangeKind::residual)
+  else if (run.kind != ChangeKind::element)
     run.after[change.index] = change.bits == kUndoneBits ? as_before(run.before, run.after, change.index) : x;
   else if (run.type == ElementType::f32)
     store_any(run.data + 4 * std::uint64_t{change.index}, change.bits);
   else
     store_any(run.data + 2 * std::uint64_t{change.index}, static_cast<std::uint16_t>(change.bits));
+}
+
+__global__ void apply_momentum_kernel(const __grid_constant__ MomentumJob job) {
+  const std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= job.count) return;
+  const float x = one_nan(with_momentum(job.momentum, buffered(job.data, job.type, i), job.before, job.after, i));
+  if (job.type == ElementType::f32)
+    store_any(job.data + 4 * i, tightwire::detail::to_bits(x));
+  else
+    store_any(job.data + 2 * i, static_cast<std::uint16_t>(narrowed(job.type, x)));
 }
 
 std::string text(int rank) { return "the largest elements on rank " + std::to_string(rank); }
@@ -268,17 +338,34 @@ void load(void (*kernel)(Job), int rank) {
 void load_choice_kernels(int rank) {
   load(count_chosen_kernel, rank);
   load(pick_chosen_kernel, rank);
+  load(sample_chosen_kernel, rank);
+  load(found_chosen_kernel, rank);
+  load(settle_chosen_kernel, rank);
   load(tile_chosen_kernel, rank);
   load(sum_chosen_kernel, rank);
   load(take_chosen_kernel, rank);
   load(change_chosen_kernel, rank);
+  load(apply_momentum_kernel, rank);
 }
-void choose_largest(const ChoiceTable& table, int rank, Stream stream) {
-  for (int pass = 0; pass < kChoicePasses; ++pass) {
-    const Pass job{table, choice_shift(pass), pass == 0};
-    launch("counting digits", count_chosen_kernel, job, pass == 0 ? table.all_chunks : table.chunks, rank, stream);
-    launch("picking a digit", pick_chosen_kernel, job, table.group_count, rank, stream);
+namespace {
+
+void find_digit(const ChoiceTable& table, int pass, int rank, Stream stream) {
+  const Pass job{table, choice_shift(pass), pass == 0};
+  launch("counting digits", count_chosen_kernel, job, pass == 0 ? table.all_chunks : table.chunks, rank, stream);
+  launch("picking a digit", pick_chosen_kernel, job, table.group_count, rank, stream);
+}
+
+}  // namespace
+
+void choose_largest(const ChoiceTable& table, const ChoiceTable& samples, int rank, Stream stream) {
+  find_digit(table, 0, rank, stream);
+  if (samples.group_count != 0) {
+    launch("sampling", sample_chosen_kernel, table, table.source_count, rank, stream);
+    for (int pass = 0; pass < kChoicePasses; ++pass) find_digit(samples, pass, rank, stream);
+    launch("counting what is found", found_chosen_kernel, table, table.chunks, rank, stream);
+    launch("settling it", settle_chosen_kernel, table, table.group_count, rank, stream);
   }
+  for (int pass = 1; pass < kChoicePasses; ++pass) find_digit(table, pass, rank, stream);
   launch("counting tiles", tile_chosen_kernel, table, table.tiles, rank, stream);
   launch("adding up tiles", sum_chosen_kernel, table, table.group_count, rank, stream);
   launch("taking them", take_chosen_kernel, table, table.tiles, rank, stream);
@@ -286,6 +373,10 @@ void choose_largest(const ChoiceTable& table, int rank, Stream stream) {
 void change_elements(const ChangeJob& job, int rank, Stream stream) {
   launch("changing elements", change_chosen_kernel, job, (job.end - job.begin + kChoiceThreads - 1) / kChoiceThreads,
          rank, stream);
+}
+
+void apply_momentum(const MomentumJob& job, int rank, Stream stream) {
+  launch("momentum", apply_momentum_kernel, job, (job.count + kChoiceThreads - 1) / kChoiceThreads, rank, stream);
 }
 
 }  // namespace tightwire::cuda::detail

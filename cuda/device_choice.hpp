@@ -2,11 +2,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <tightwire/collective/reduction.hpp>
 #include <tightwire/sparse/plan.hpp>
+#include <tightwire/sparse/sample.hpp>
 #include <tightwire/sparse/section_writer.hpp>
 
 #include "choice_kernels.hpp"
@@ -14,18 +16,19 @@
 
 namespace tightwire::cuda::detail {
 
-/// Residual += gradient on a device, and the elements of largest magnitude brought to the host: places and values, of
-/// at most k elements. Takes memory of the current device.
+/// Residual += gradient, or momentum, on a device, and the elements of largest magnitude brought to the host: places
+/// and values, of at most k elements. Takes memory of the current device.
 class DeviceChoice {
  public:
   /// The plan must live as long. `timeout`: of a copy to the host.
-  DeviceChoice(const sparse::Plan& plan, int rank, std::chrono::milliseconds timeout);
+  DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank, std::chrono::milliseconds timeout);
 
   /// Puts the choice on a stream. The input stays until it was exchanged.
   void begin(const ReductionInput& input, Stream stream);
   /// Whether the stream has come to its end; then what was chosen may be read, until the next one begins.
   bool ended() const { return ended_.reached(rank_); }
-  /// By group. What was chosen is taken out of the residuals, as if it arrived as it is.
+  /// By group. What was chosen is taken out of the residuals, as if it arrived as it is, and of momenta, if they are
+  /// masked.
   std::span<const sparse::Choice> read();
   /// Elements that were not finite and not chosen, and of which no trace is left. After `read`.
   std::uint64_t forgotten() const { return forgotten_; }
@@ -47,8 +50,18 @@ class DeviceChoice {
     float* values;
     std::size_t chosen;  ///< k of this use
     bool everything;
+    std::size_t room;  ///< elements that may be chosen in this use
+    // Of a choice by the threshold of a sample.
+    float* sample;  ///< on the device, as are those below
+    ChoiceState* of_sample;
+    std::uint32_t* bins_of_sample;
+    std::optional<sparse::Sample> places_of_sample;  ///< of this use
   };
-  std::size_t most_of(const sparse::Group& group) const;
+  bool samples(const sparse::Group& group) const;
+  std::size_t room_of(const sparse::Group& group, std::uint64_t committed) const;
+  void begin_sample(GroupMemory& memory, const sparse::Group& group);
+  void tabulate_sample(const GroupMemory& memory, ChoiceGroup& group);
+  static void place_sample(const sparse::Sample& sample, ChoiceSource& source);
   std::uint32_t tiles_of(const sparse::Group& group) const;
   void take_memory();
   void tabulate(bool everything);
@@ -57,6 +70,7 @@ class DeviceChoice {
   void copy(void* to, const void* from, std::size_t bytes, Stream stream);
 
   const sparse::Plan& plan_;
+  MomentumOnDevice momentum_;
   int rank_;
   std::chrono::milliseconds timeout_;
   Memory on_device_, pinned_;
@@ -64,10 +78,10 @@ class DeviceChoice {
   OwnStream copies_;
   Event ended_;
   std::vector<GroupMemory> groups_;
-  ChoiceTable table_{};
+  ChoiceTable table_{}, samples_{};
   std::byte* table_on_device_ = nullptr;
-  std::vector<ChoiceGroup> table_groups_;
-  std::vector<ChoiceSource> table_sources_;
+  std::vector<ChoiceGroup> table_groups_, sample_groups_;
+  std::vector<ChoiceSource> table_sources_, sample_sources_;
   std::byte* table_pinned_ = nullptr;
   std::vector<sparse::Choice> choices_;
   std::uint64_t forgotten_ = 0, copied_bytes_ = 0;

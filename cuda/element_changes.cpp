@@ -30,7 +30,7 @@ void ElementChanges::divide(std::size_t parameters) {
   for (std::size_t r = 0; r < runs_.size(); ++r) {
     const Run& run = runs_[r];
     Last& last = last_[run.parameter];
-    const bool of_residual = run.kind != Kind::element;
+    const bool of_residual = run.kind == Kind::residual || run.kind == Kind::add_residual;
     const bool again = of_residual && last.phase == phases_.size() && changes_[run.begin].index <= last.index;
     if (r == 0 || again) phases_.push_back({r, r});
     phases_.back().end = r + 1;
@@ -42,7 +42,7 @@ void ElementChanges::divide(std::size_t parameters) {
 std::size_t ElementChanges::put(const sparse::Plan& plan, const ReductionInput& input, Stream stream) {
   table_.clear();
   for (const Run& run : runs_) {
-    const Residual& residual = input.senders[run.parameter];
+    const Residual& residual = run.kind == Kind::momentum ? input.momenta[run.parameter] : input.senders[run.parameter];
     table_.push_back({.first = run.begin,
                       .kind = run.kind,
                       .type = plan.parameters[run.parameter].type,

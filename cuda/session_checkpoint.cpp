@@ -46,6 +46,10 @@ tightwire::detail::SessionMemory Session::State::memory_view() const {
 
 std::vector<std::byte> Session::State::save() {
   require_between_steps("save");
+  closing([&] {
+    settle_residuals();
+    wait_for_streams();
+  });
   const OnHost on_host(memory_, residuals_, transport_->rank());
   return tightwire::detail::save(memory_view(), {steps_, committed_, rollbacks_, run_});
 }

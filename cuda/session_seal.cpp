@@ -27,7 +27,8 @@ Session::State::State(std::shared_ptr<Transport> transport, SessionOptions optio
   if (options_.plan.share_elements != 0)
     throw bad("cuda::Session: plan.share_elements is " + std::to_string(options_.plan.share_elements) +
               ", but a bucket is exchanged in whole rounds; leave it 0");
-  if (options_.momentum) throw unsupported("momentum correction is not on devices");
+  if (options_.momentum.clip_norm != 0.0f)
+    throw unsupported("clipping for momentum correction is not on devices; leave momentum.clip_norm 0");
   if (options_.residual != ElementType::f32)
     throw unsupported("residuals on devices are fp32; leave residual as it is");
   if (options_.hierarchy) throw unsupported("hierarchies are not on devices");
@@ -66,10 +67,10 @@ void Session::State::give_up(const char* reason) noexcept {
   for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
   for (OnDevice& bucket : on_device_) {
     if (bucket.drawn) bucket.drawn->leave_memory();
-    if (bucket.chosen != nullptr) bucket.chosen->leave_memory();
+    for (const OnDevice::Hosted& each : bucket.hosted) each.exchange->leave_memory();
   }
   host_->leave_memory();
-  if (frames_of_chosen_) frames_of_chosen_->leave_memory();
+  if (frames_of_host_) frames_of_host_->leave_memory();
   channel_->leave_memory();
 }
 
@@ -87,16 +88,10 @@ BucketId Session::State::add_bucket(std::span<const ParameterId> parameters) {
 }
 
 void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
-  const auto refuse = [&](std::size_t position, const char* why) {
-    const Parameter& parameter = list_.parameters()[bucket.parameters[position]];
-    throw Error(Errc::unsupported, where() + "seal: \"" + parameter.name + "\" is sent as " +
-                                       options_.policy.choose(parameter, options_.codec).spec() + ", which is not on " +
-                                       "devices" + why);
-  };
-  if (!bucket.matrices.positions.empty()) refuse(bucket.matrices.positions.front(), "");
-  for (std::size_t i = 0; i < bucket.planned_sparse.size(); ++i)
-    if (bucket.planned_sparse[i].settings.sampled)
-      refuse(bucket.chosen.positions[i], ": there the choice is exact; leave sampled out");
+  if (options_.momentum && !bucket.planned_random.empty())
+    throw Error(Errc::unsupported,
+                where() + "seal: \"" + list_.parameters()[bucket.planned_random.front().number].name +
+                    "\" is drawn at random, for which momentum correction is not on devices; take topk");
 }
 
 /// What the device makes must be the plan's bytes.
@@ -111,7 +106,8 @@ std::vector<std::shared_ptr<const Coder>> Session::State::coders(const Bucket& b
   std::vector<std::shared_ptr<const Coder>> coders;
   for (const PlannedParameter& planned : bucket.planned) {
     const Parameter& parameter = list_.parameters()[planned.number];
-    coders.push_back(make_(options_.policy.choose(parameter, options_.codec), planned.type));
+    const Codec& codec = options_.policy.choose(parameter, options_.codec);
+    coders.push_back(make_(codec.low_rank() != nullptr ? Codec{} : codec, planned.type));  // of what is no matrix
     require_same(*coders.back(), planned);
   }
   return coders;
@@ -134,7 +130,7 @@ void Session::State::seal() {
     const std::uint64_t agreed = agree_on(*host_, host_->next_channel(), options_.timeout, [&] {
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(list_.parameters().size());
-      plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_);
+      plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_, false);
       for (const Bucket& bucket : list_.buckets()) refuse_what_is_for_hosts(bucket);
       return description();
     });
@@ -161,6 +157,7 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   detail::load_frame_kernels(rank);
   detail::load_random_kernels(rank);
   detail::load_choice_kernels(rank);
+  detail::load_product_kernels(rank);
   frames_ = detail::Memory(frame_bytes_, detail::Memory::Kind::device, rank);
   const std::size_t report_bytes = 2 * list_.buckets().size() * sizeof(detail::Report);
   reports_ = detail::Memory(report_bytes, detail::Memory::Kind::pinned, rank);
@@ -179,7 +176,7 @@ std::vector<std::shared_ptr<const Coder>> Session::State::loaded(std::vector<std
 
 void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames) {
   const int rank = transport_->rank(), ranks = transport_->size();
-  const Bucket& bucket = list_.buckets()[id];
+  Bucket& bucket = list_.buckets()[id];
   OnDevice& on_device = on_device_.emplace_back(rank);
   const FrameIdentity identity{fingerprint, 0, static_cast<std::uint32_t>(id)};
   const float divisor = options_.average ? static_cast<float>(ranks) : 1.0f;
@@ -187,7 +184,7 @@ void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std:
   on_device.exchange.emplace(bucket.plan, bucket.planned, loaded(coders(bucket)), identity, divisor,
                              detail::BucketExchange::Place{rank, ranks, frames, reports});
   frames += detail::BucketExchange::frame_bytes(bucket.plan, ranks);
-  if (!bucket.planned_sparse.empty()) make_exchange_of_chosen(bucket, on_device, identity, divisor);
+  make_hosted_exchanges(bucket, on_device, identity, divisor);
   if (!bucket.planned_random.empty())
     on_device.drawn.emplace(bucket, loaded(coders_of_drawn(bucket)), identity, divisor,
                             detail::BucketExchange::Place{rank, ranks, frames, reports + 1});
@@ -197,30 +194,51 @@ void Session::State::make_exchanges(BucketId id, std::uint64_t fingerprint, std:
                    (bucket.parameters.size() > 1 ? ", ...)" : ")");
 }
 
-/// It is kept where those of a Session on hosts are, so that what it knows is saved and restored alike.
-void Session::State::make_exchange_of_chosen(const Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity,
-                                             float divisor) {
-  if (!frames_of_chosen_)
-    frames_of_chosen_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout, exchanges_->get());
-  auto exchange = std::make_unique<detail::SparseExchange>(
-      bucket.sparse_plan, identity, divisor,
-      detail::SparseExchange::Place{transport_->rank(), *frames_of_chosen_, encodes_->get(), exchanges_->get(),
-                                    options_.timeout});
-  on_device.chosen = exchange.get();
-  bucket.operation.reductions.push_back(std::move(exchange));
+/// They are kept where those of a Session on hosts are, so that what they know is saved and restored alike.
+void Session::State::make_hosted_exchanges(Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity,
+                                           float divisor) {
+  const auto add = [&](std::unique_ptr<detail::HostedExchange> exchange, BucketPart& part) {
+    on_device.hosted.push_back({exchange.get(), &part});
+    bucket.operation.reductions.push_back(std::move(exchange));
+  };
+  if (bucket.planned_sparse.empty() && bucket.planned_matrices.empty()) return;
+  if (!frames_of_host_)
+    frames_of_host_ = std::make_unique<detail::HostMessages>(*channel_, options_.timeout, exchanges_->get());
+  const int rank = transport_->rank();
+  if (!bucket.planned_sparse.empty())
+    add(std::make_unique<detail::SparseExchange>(
+            bucket.sparse_plan, identity, divisor,
+            detail::SparseExchange::Place{rank, *frames_of_host_, encodes_->get(), exchanges_->get(), options_.timeout,
+                                          momentum()}),
+        bucket.chosen);
+  if (bucket.planned_matrices.empty()) return;
+  detail::LowRankExchange::Inner::Identities identities;
+  identities.fill(identity);
+  for (std::size_t i = 0; i < identities.size(); ++i)  // apart from blocks and from each other
+    identities[i].first_chunk = 256 + static_cast<std::uint32_t>(i);
+  add(std::make_unique<detail::LowRankExchange>(
+          bucket.low_rank_plan, identities, divisor, options_.seed,
+          detail::LowRankExchange::Place{
+              *frames_of_host_, *channel_, {rank, encodes_->get(), exchanges_->get()}, transport_->size()}),
+      bucket.matrices);
 }
 
 std::string Session::State::transport() const {
   std::string text = transport_->describe();
-  if (frames_of_chosen_) text += "; chosen elements through the host";
+  const auto any = [&](const auto& what) {
+    return sealed_ && std::any_of(list_.buckets().begin(), list_.buckets().end(), what);
+  };
+  if (any([](const Bucket& bucket) { return !bucket.planned_sparse.empty(); }))
+    text += "; chosen elements through the host";
+  if (any([](const Bucket& bucket) { return !bucket.planned_matrices.empty(); })) text += "; factors through the host";
   return text;
 }
 std::uint64_t Session::State::staged_bytes() const noexcept {
   std::uint64_t bytes = channel_ ? channel_->staged_bytes() : 0;
   for (const OnDevice& bucket : on_device_)
-    if (bucket.chosen != nullptr) bytes += bucket.chosen->host_bytes();
+    for (const OnDevice::Hosted& each : bucket.hosted) bytes += each.exchange->host_bytes();
   const bool counts_frames = channel_ && channel_->staged_bytes() != 0;
-  return bytes + (frames_of_chosen_ && !counts_frames ? frames_of_chosen_->posted_bytes() : 0);
+  return bytes + (frames_of_host_ && !counts_frames ? frames_of_host_->posted_bytes() : 0);
 }
 
 std::string Session::State::description() const {

@@ -53,6 +53,8 @@ void Session::State::check(OnDevice& bucket) {
     if (!bucket.used || !bucket.done.reached(transport_->rank())) return;
     check_report(bucket, bucket.exchange->report());
     if (bucket.drawn) check_report(bucket, bucket.drawn->report());
+    for (const OnDevice::Hosted& each : bucket.hosted)
+      if (const detail::Report* report = each.exchange->report()) check_report(bucket, *report);
   });
 }
 void Session::State::check_report(const OnDevice& bucket, const detail::Report& report) {
@@ -77,6 +79,8 @@ ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
     for (std::size_t i = 0; i < part.positions.size(); ++i) {
       part.pointers[i] = bucket.pointers[part.positions[i]];
       part.senders[i] = residual_of(part.positions[i]);
+      if (!part.momenta.empty())
+        part.momenta[i] = memory_.open(parameter_memory_[bucket.parameters[part.positions[i]]].momentum);
     }
   }
   return {.data = part.pointers,
@@ -87,7 +91,23 @@ ReductionInput Session::State::open(Bucket& bucket, BucketPart& part) {
           .sequence = bucket.sequence,
           .use = bucket.use,
           .seed = options_.seed,
-          .committed = committed_};
+          .committed = committed_,
+          .momenta = part.momenta};
+}
+/// Of the parameters that are not sparse, and of the mean that all ranks hold.
+void Session::State::gather_momentum(const Bucket& bucket) {
+  for (const BucketPart* part : {&bucket.blocks, &bucket.matrices})
+    for (const std::size_t position : part->positions) {
+      const Parameter& parameter = list_.parameters()[bucket.parameters[position]];
+      const Residual state = memory_.open(parameter_memory_[bucket.parameters[position]].momentum);
+      detail::apply_momentum({.data = static_cast<std::byte*>(bucket.pointers[position]),
+                              .type = parameter.type,
+                              .count = parameter.count,
+                              .before = state.before,
+                              .after = state.after,
+                              .momentum = momentum()},
+                             transport_->rank(), exchanges_->get());
+    }
 }
 
 void Session::State::run(ParameterId id, void* data, Stream stream) {
@@ -113,7 +133,7 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
     on_device.ready.wait(encodes_->get(), rank);
     if (on_device.used) on_device.done.wait(encodes_->get(), rank);  // frames and residuals of the last time
     on_device.exchange->encode(open(bucket, bucket.blocks), encodes_->get());
-    if (on_device.chosen != nullptr) on_device.chosen->begin(open(bucket, bucket.chosen));
+    for (const OnDevice::Hosted& each : on_device.hosted) each.exchange->begin(open(bucket, *each.part));
     if (on_device.drawn) on_device.drawn->encode(open(bucket, bucket.drawn), encodes_->get());
     on_device.encoded.record(encodes_->get(), rank);
     on_device.stage = Stage::encoded;
@@ -130,8 +150,8 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
   });
 }
 
-/// Rounds of all ranks go out in the same order, since nothing but it tells them apart. The largest elements hold it up
-/// until the sizes of their frames are known; that is waited for until a bucket has had its turn, if there is one.
+/// Rounds of all ranks go out in the same order, since nothing but it tells them apart. What goes through the host
+/// holds it up until the host knows what to send; that is waited for until a bucket has had its turn, if there is one.
 void Session::State::issue(const OnDevice* until) {
   const int rank = transport_->rank();
   while (on_device_[next_].stage == Stage::encoded) {
@@ -143,9 +163,10 @@ void Session::State::issue(const OnDevice* until) {
       bucket.has_turn = false;
     }
     const bool waits = until != nullptr && until->stage == Stage::encoded;
-    if (bucket.chosen != nullptr && !exchange_chosen(bucket, waits)) return;
+    if (!exchange_hosted(bucket, waits)) return;
     bucket.on_its_way = false;
     if (bucket.drawn) bucket.drawn->exchange(*channel_, exchanges_->get());
+    if (options_.momentum) gather_momentum(list_.buckets()[next_]);
     bucket.done.record(exchanges_->get(), rank);
     bucket.stage = Stage::exchanged;
     bucket.used = true;
@@ -155,28 +176,31 @@ void Session::State::issue(const OnDevice* until) {
 
 /// Returns whether all of it is on the stream. Time counts from its turn: what the producer's stream and the rounds of
 /// earlier buckets take is not its own, and has limits of its own.
-bool Session::State::exchange_chosen(OnDevice& bucket, bool waits) {
-  detail::SparseExchange& chosen = *bucket.chosen;
-  while (!chosen.finished()) {
-    if (chosen.advance()) {
-      bucket.progressed = Clock::now();
-      continue;
+bool Session::State::exchange_hosted(OnDevice& bucket, bool waits) {
+  for (OnDevice::Hosted& each : bucket.hosted) {
+    detail::HostedExchange& exchange = *each.exchange;
+    if (exchange.finished()) continue;  // before, in this turn
+    while (!exchange.finished()) {
+      if (exchange.advance()) {
+        bucket.progressed = Clock::now();
+        continue;
+      }
+      if (!waits) return false;
+      channel_->check();
+      if (!bucket.has_turn) {
+        bucket.has_turn = bucket.turn.reached(transport_->rank());
+        bucket.progressed = Clock::now();
+      }
+      if (Clock::now() - bucket.progressed >= options_.timeout)
+        throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
+                                       std::to_string(options_.timeout.count()) + " ms, waiting for " +
+                                       exchange.waiting_for());
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    if (!waits) return false;
-    channel_->check();
-    if (!bucket.has_turn) {
-      bucket.has_turn = bucket.turn.reached(transport_->rank());
-      bucket.progressed = Clock::now();
-    }
-    if (Clock::now() - bucket.progressed >= options_.timeout)
-      throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
-                                     std::to_string(options_.timeout.count()) + " ms, waiting for " +
-                                     chosen.waiting_for());
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    Statistics statistics = exchange.statistics();
+    each.nonfinite += std::exchange(statistics.nonfinite, 0);
+    total_ += statistics;
   }
-  Statistics statistics = chosen.statistics();
-  bucket.nonfinite_chosen += std::exchange(statistics.nonfinite, 0);
-  total_ += statistics;
   return true;
 }
 
@@ -274,7 +298,7 @@ void Session::State::rollback() {
 void Session::State::end_step(bool keep) {
   keep ? memory_.commit() : memory_.rollback();
   for (const OnDevice& bucket : on_device_)
-    if (bucket.chosen != nullptr) bucket.chosen->end_step(keep);
+    for (const OnDevice::Hosted& each : bucket.hosted) each.exchange->end_step(keep);
   for (Bucket& bucket : list_.buckets()) bucket.end_step(keep);
   ++steps_;
   keep ? static_cast<void>(++committed_) : static_cast<void>(++rollbacks_);
@@ -291,10 +315,21 @@ std::vector<float> Session::State::copy_of(ErrorMemory::Region region) {
                   transport_->rank());
   return values;
 }
+/// Residuals of the last commit become what they are said to be, as far as that was left to the next step.
+void Session::State::settle_residuals() {
+  for (const Bucket& bucket : list_.buckets()) bucket.settle_residuals();
+}
 std::vector<float> Session::State::sender_residual(ParameterId id) {
   require_sealed("sender_residual");
   if (id >= list_.parameters().size()) throw bad("there is no parameter " + std::to_string(id));
   const ErrorMemory::Region region = parameter_memory_[id].residual;
+  const BucketId bucket = list_.bucket_of(id);
+  if (!list_.buckets()[bucket].matrices.positions.empty()) {
+    if (on_device_[bucket].stage == Stage::encoded || !on_device_[bucket].waited)
+      throw bad("sender_residual: " + on_device_[bucket].name + " is under way");
+    synchronize();
+    closing([&] { list_.buckets()[bucket].settle_residuals(); });
+  }
   return region == ParameterMemory::kNone ? std::vector<float>{} : copy_of(region);
 }
 std::vector<float> Session::State::owner_residual(BucketId id) {

@@ -19,6 +19,7 @@
 
 #include "bucket_exchange.hpp"
 #include "host_messages.hpp"
+#include "low_rank_exchange.hpp"
 #include "random_exchange.hpp"
 #include "resources.hpp"
 #include "sparse_exchange.hpp"
@@ -69,21 +70,28 @@ class Session::State {
   enum class Stage { idle, encoded, exchanged };
   struct OnDevice {
     std::optional<detail::BucketExchange> exchange;
-    detail::SparseExchange* chosen = nullptr;     ///< of the largest elements, the bucket's; exchanged second
+    /// What in part goes through the host, the bucket's: the largest elements, then matrices; exchanged second.
+    struct Hosted {
+      detail::HostedExchange* exchange;
+      BucketPart* part;
+      std::uint64_t nonfinite = 0;  ///< in its statistics so far
+    };
+    std::vector<Hosted> hosted;
     std::optional<detail::RandomExchange> drawn;  ///< of elements that are drawn; exchanged last
     detail::Event ready, encoded, turn, done;
     Stage stage = Stage::idle;
     bool waited = true;                ///< some stream waits for its end
     bool used = false;                 ///< `done` stands for a reduction
-    bool on_its_way = false;           ///< what comes before the largest elements is on the stream
+    bool on_its_way = false;           ///< what comes before that is on the stream
     bool has_turn = false;             ///< the device has come to `turn`, behind what others are waited for
-    TimePoint progressed;              ///< of the largest elements, since then
+    TimePoint progressed;              ///< of what goes through the host, since then
     std::uint64_t nonfinite_seen = 0;  ///< of the reports
-    std::uint64_t nonfinite_chosen = 0;
     std::string name;
     std::vector<const void*> checked;  ///< pointers that are known to be of the device, by parameter
     std::uint64_t nonfinite() const {
-      return exchange->report().nonfinite + nonfinite_chosen + (drawn ? drawn->report().nonfinite : 0);
+      std::uint64_t met = exchange->report().nonfinite + (drawn ? drawn->report().nonfinite : 0);
+      for (const Hosted& each : hosted) met += each.nonfinite + each.exchange->late_nonfinite();
+      return met;
     }
     explicit OnDevice(int rank) : ready(rank), encoded(rank), turn(rank), done(rank) {}
   };
@@ -101,11 +109,16 @@ class Session::State {
   static std::vector<std::shared_ptr<const Coder>> loaded(std::vector<std::shared_ptr<const Coder>> coders);
   void require_same(const Coder& coder, const PlannedParameter& planned) const;
   void make_exchanges(BucketId id, std::uint64_t fingerprint, std::byte*& frames);
-  void make_exchange_of_chosen(const Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity, float divisor);
+  void make_hosted_exchanges(Bucket& bucket, OnDevice& on_device, const FrameIdentity& identity, float divisor);
   void prepare(std::uint64_t fingerprint);
+  detail::MomentumOnDevice momentum() const {
+    return {options_.momentum.factor, options_.momentum.nesterov, options_.momentum.masking};
+  }
   ReductionInput open(Bucket& bucket, BucketPart& part);
+  void gather_momentum(const Bucket& bucket);
   void issue(const OnDevice* until = nullptr);
-  bool exchange_chosen(OnDevice& bucket, bool waits);
+  bool exchange_hosted(OnDevice& bucket, bool waits);
+  void settle_residuals();
   void check();
   void check(OnDevice& bucket);
   void check_report(const OnDevice& bucket, const detail::Report& report);
@@ -152,7 +165,7 @@ class Session::State {
   bool sealed_ = false;
   std::unique_ptr<detail::HostMessages> host_;
   std::unique_ptr<detail::OwnStream> encodes_, exchanges_;
-  std::unique_ptr<detail::HostMessages> frames_of_chosen_;  ///< on the stream of exchanges
+  std::unique_ptr<detail::HostMessages> frames_of_host_;  ///< on the stream of exchanges
   detail::Memory residuals_, frames_, reports_;
   std::deque<OnDevice> on_device_;
 };

@@ -36,7 +36,7 @@ SparseExchange::SparseExchange(const sparse::Plan& plan, FrameIdentity identity,
       ranks_(static_cast<std::size_t>(plan.ranks)),
       ranges_(plan.elements(), two_shot() ? ranks_ : 1),
       pieces_(two_shot() ? ranks_ : 1),
-      choice_(plan, place.rank, place.timeout),
+      choice_(plan, place.momentum, place.rank, place.timeout),
       changes_(expected_changes(plan), place.rank),
       sums_(plan, divisor) {
   cut_pieces();
@@ -247,6 +247,21 @@ void SparseExchange::keep(const sparse::Piece& piece, sparse::IndexForm form, co
   for (std::size_t i = 0; i < sent.size(); ++i)
     changes_.add(ElementChanges::Kind::residual, piece.parameter, piece.begin + entries.indices[i],
                  std::isfinite(sent[i]) ? tightwire::detail::to_bits(entries.values[i] - sent[i]) : kUndoneBits);
+  if (input_.momenta.empty() || masks(piece.parameter)) return;
+  for (std::size_t i = 0; i < sent.size(); ++i)
+    if (!std::isfinite(sent[i]))
+      changes_.add(ElementChanges::Kind::momentum, piece.parameter, piece.begin + entries.indices[i], kUndoneBits);
+}
+/// Where everything is sent, no momentum is ever stale.
+bool SparseExchange::masks(std::size_t parameter) const {
+  return place_.momentum.masking && !choices_[plan_.group_of[parameter]].everything;
+}
+/// Momentum of what was sent starts anew: of what was chosen it does already, but here others were sent with it.
+void SparseExchange::were_sent(const sparse::Piece& piece, const sparse::Entries& entries) const {
+  if (input_.momenta.empty() || !masks(piece.parameter) || entries.size() != piece.count) return;
+  require(cudaMemsetAsync(input_.momenta[piece.parameter].after + piece.begin, 0, piece.count * sizeof(float),
+                          place_.exchanges),
+          "cudaMemsetAsync", place_.rank);
 }
 float SparseExchange::put(const sparse::Piece& piece, std::size_t index, float x) {
   const ElementType type = plan_.parameters[piece.parameter].type;

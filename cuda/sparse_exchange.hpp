@@ -16,26 +16,27 @@
 #include "device_choice.hpp"
 #include "element_changes.hpp"
 #include "host_messages.hpp"
+#include "hosted_exchange.hpp"
 
 namespace tightwire::cuda::detail {
 
 /// The all-reduce of the elements that each rank chooses of its gradients, as tightwire::SparseReduction is on the
 /// host: the same frames, sums and residuals. Kernels add residuals, choose, and write what comes out. The host writes
 /// sections of what was chosen, and sums those of all ranks, since sizes of frames are known no sooner; gradients stay
-/// on the device. So a stream cannot be told all of it at once: `advance` goes on when the device, or a round, has
-/// ended.
-class SparseExchange final : public Reduction {
+/// on the device.
+class SparseExchange final : public HostedExchange {
  public:
   struct Place {
     int rank;
     HostMessages& messages;  ///< whose rounds go in the order of buckets
     Stream encodes, exchanges;
     std::chrono::milliseconds timeout;
+    MomentumOnDevice momentum = {};
   };
   /// The plan must outlive it. Takes memory of the current device.
   SparseExchange(const sparse::Plan& plan, FrameIdentity identity, float divisor, const Place& place);
 
-  /// Puts the choice on its stream. The input stays until it has finished; buffers and residuals longer.
+  /// Puts the choice on its stream.
   void begin(const ReductionInput& input) override;
   /// From when the rounds of the buckets before are on their stream.
   bool advance() override;
@@ -46,10 +47,9 @@ class SparseExchange final : public Reduction {
   void save(state::Records& records) const override;
   void restore(std::span<const state::Record> records, bool same_ranks) override;
 
-  /// Bytes of entries that so far came from the device or went there.
-  std::uint64_t host_bytes() const { return choice_.copied_bytes() + changes_.copied_bytes(); }
-  /// It stays, for a device that does not come to an end.
-  void leave_memory() noexcept;
+  /// Of entries.
+  std::uint64_t host_bytes() const override { return choice_.copied_bytes() + changes_.copied_bytes(); }
+  void leave_memory() noexcept override;
 
   // For the writer of sections, and for the sums.
 
@@ -57,8 +57,7 @@ class SparseExchange final : public Reduction {
   void take_all(const sparse::Piece& piece, sparse::Entries& entries);
   void keep(const sparse::Piece& piece, sparse::IndexForm form, const sparse::Entries& entries,
             std::span<const float> sent);
-  /// There is no momentum here.
-  void were_sent(const sparse::Piece&, const sparse::Entries&) const {}
+  void were_sent(const sparse::Piece& piece, const sparse::Entries& entries) const;
   float put(const sparse::Piece& piece, std::size_t index, float x);
   void give_back(const sparse::Piece& piece, std::size_t index, float lost);
 
@@ -66,6 +65,7 @@ class SparseExchange final : public Reduction {
   /// What it waits for: the choice, then the end of a round.
   enum class Stage { finished, choice, announcements, contributions, result_announcements, results };
 
+  bool masks(std::size_t parameter) const;
   bool two_shot() const { return plan_.algorithm == Algorithm::two_shot; }
   std::span<const sparse::Piece> pieces(std::size_t owner) const { return pieces_[two_shot() ? owner : 0]; }
   bool owns(std::size_t rank) const { return !pieces(rank).empty(); }

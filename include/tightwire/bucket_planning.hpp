@@ -35,8 +35,15 @@ struct ParameterMemory {
 /// Decides how the parameters of a bucket are reduced, and what memory that takes.
 class BucketPlanning {
  public:
-  BucketPlanning(const SessionOptions& options, const Transport& transport, ErrorMemory& memory)
-      : options_(options), rank_(transport.rank()), ranks_(transport.size()), memory_(memory) {
+  /// `exact_with_factors`: whether what nothing is lost of goes in the messages of the factors of its bucket, where
+  /// there are any, or by itself.
+  BucketPlanning(const SessionOptions& options, const Transport& transport, ErrorMemory& memory,
+                 bool exact_with_factors = true)
+      : options_(options),
+        rank_(transport.rank()),
+        ranks_(transport.size()),
+        memory_(memory),
+        exact_with_factors_(exact_with_factors) {
     if (!options.hierarchy) return;
     nodes_ = nodes_of(options.hierarchy, ranks_);
     inside_ = options.hierarchy.inside.coder(ElementType::f32);
@@ -182,7 +189,7 @@ class BucketPlanning {
     std::vector<PlannedParameter> planned, along;
     for (std::size_t i = 0; i < bucket.planned.size(); ++i) {
       const PlannedParameter& parameter = bucket.planned[i];
-      const bool goes_along = parameter.coder->lossless(parameter.type);
+      const bool goes_along = exact_with_factors_ && parameter.coder->lossless(parameter.type);
       (goes_along ? bucket.matrices : blocks).add(bucket.blocks.positions[i]);
       (goes_along ? along : planned).push_back(parameter);
     }
@@ -218,6 +225,7 @@ class BucketPlanning {
   int rank_;
   int ranks_;
   ErrorMemory& memory_;
+  bool exact_with_factors_;
   Nodes nodes_;
   std::shared_ptr<const Coder> inside_;
 };
@@ -242,8 +250,9 @@ struct Channels {
 /// Plans all buckets of a Session.
 template <class Once = void>  // see core_session.hpp
 void plan_buckets(std::deque<Bucket>& buckets, const std::vector<Parameter>& parameters, const SessionOptions& options,
-                  const Transport& transport, ErrorMemory& memory, std::vector<ParameterMemory>& of_parameters) {
-  BucketPlanning planning(options, transport, memory);
+                  const Transport& transport, ErrorMemory& memory, std::vector<ParameterMemory>& of_parameters,
+                  bool exact_with_factors = true) {
+  BucketPlanning planning(options, transport, memory, exact_with_factors);
   for (Bucket& bucket : buckets) planning.plan(bucket, parameters, of_parameters);
 }
 

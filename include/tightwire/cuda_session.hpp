@@ -22,10 +22,9 @@ class Session;
 class Handle {
  public:
   /// Work that is put on the stream from now on comes after the reduction. Does not block the host, but see Session for
-  /// top-k. May be called for
-  /// several streams, until the bucket is started again. Throws Error(invalid_argument) after that, and for a bucket
-  /// that waits for one of a lower number, which was not started; Error(unsupported) while the stream is captured into
-  /// a CUDA graph; and what closed the Session.
+  /// top-k and PowerSgd. May be called for several streams, until the bucket is started again. Throws
+  /// Error(invalid_argument) after that, and for a bucket that waits for one of a lower number, which was not started;
+  /// Error(unsupported) while the stream is captured into a CUDA graph; and what closed the Session.
   void wait(Stream stream);
 
  private:
@@ -59,6 +58,7 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// blocks until the last round of it has ended, no longer than the timeout without progress. `start` waits for no
 /// device and no rank, but takes on what can go on, which may be the host's part of an earlier bucket; and it waits
 /// while another thread is in such a `wait`.
+/// PowerSgd is another: matrices stay on the device, and factors are orthonormalized and summed by the host.
 ///
 /// `all_reduce`, `start` and `wait` refuse a stream that is captured. Other streams may be, by any thread.
 ///
@@ -66,8 +66,8 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// it, except that one may wait for handles while another one starts further buckets. Errors of the device and of peers
 /// are found late: by the first call after they happened, by `synchronize` at the latest. They close the Session.
 ///
-/// Not on devices: PowerSgd, momentum correction, hierarchies, top-k with a sampled threshold, and capture into a CUDA
-/// graph (steps differ in more than their data). Asking for them throws Error(unsupported).
+/// Not on devices: momentum correction of RandomK and with clip_norm, hierarchies, and capture into a CUDA graph (steps
+/// differ in more than their data). Asking for them throws Error(unsupported).
 class Session {
  public:
   /// Works on the transport's device. Throws Error(invalid_argument) without a transport or for options that make no
@@ -126,23 +126,24 @@ class Session {
   const BucketPlan& bucket_plan(BucketId id) const;
   std::uint64_t steps() const noexcept;
 
-  /// Of all reductions that were started; bytes of top-k once they were sent. Bytes and calls; non-finite elements of
-  /// those that `synchronize` or `commit` waited for. No times: work goes on behind the host's back.
+  /// Of all reductions that were started; bytes of top-k and PowerSgd once they were sent. Bytes and calls; non-finite
+  /// elements of those that `synchronize` or `commit` waited for. No times: work goes on behind the host's back.
   const Statistics& total() const noexcept;
   /// Memory for residuals, and for frames, in bytes of the device.
   std::size_t residual_bytes() const noexcept;
   std::size_t frame_bytes() const noexcept;
-  /// Copies of the residuals of the last commit, as in tightwire::Session; they wait for the device.
+  /// Copies of the residuals of the last commit, as in tightwire::Session; they wait for the device. Throws
+  /// Error(invalid_argument) for a parameter beside or in matrices of PowerSgd while their bucket is under way.
   std::vector<float> sender_residual(ParameterId id);
   std::vector<float> owner_residual(BucketId id);
 
   /// What is in force, as in tightwire::Session.
   std::string description() const;
   /// The transport's: whether bytes go from device to device, or are staged through pinned memory of the host. Says so
-  /// where chosen elements (top-k) go through the host.
+  /// where chosen elements (top-k) or factors (PowerSgd) go through the host.
   std::string transport() const;
   /// Bytes that rounds so far have put through memory of the host, those of `seal` among them, and those of what was
-  /// chosen (top-k) and of what came out of it; 0 where there are none.
+  /// chosen (top-k) and of what came out of it, and those of factors (PowerSgd); 0 where there are none.
   std::uint64_t staged_bytes() const noexcept;
 
  private:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 REGISTERS = {"encode_kernel": 80, "combine_kernel": 96, "decode_kernel": 56, "frames_kernel": 40, "drawn_kernel": 40,
-             "chosen_kernel": 40}
+             "chosen_kernel": 40, "product_kernel": 80, "momentum_kernel": 40}
 REPORT = re.compile(r"Compiling entry function '(?P<name>\S+)'.*?(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill "
                     r"stores, (?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers", re.S)
 

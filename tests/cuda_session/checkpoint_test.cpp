@@ -1,6 +1,8 @@
 // What a Session on devices saves is what one on hosts does, byte for byte, and either goes on from it.
 #include <string>
 
+#include <tightwire/codec.hpp>
+
 #include "device_steps.hpp"
 #include "emulated.hpp"
 
@@ -45,7 +47,8 @@ Bytes on_device(cuda::Session& session, const Model& model, int from, int to) {
 
 TEST_F(CudaSession, GoesOnFromWhatAHostSavedAndSavesTheSame) {
   use_schedule(1);
-  const Model model = mixed_model();
+  Model model = mixed_model();
+  model.push_back({"matrix", {60, 50}, ElementType::f32, parse_codec("powersgd:rank=3,rank=2@3")});
   std::vector<Bytes> states(kRanks), ends(kRanks), results(kRanks);
   run_all(kRanks, [&](const std::shared_ptr<Transport>& transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());

@@ -1,4 +1,5 @@
-// Buckets of chosen elements among others: their turns, who waits for whom, disagreement, lost ranks, states.
+// Buckets of chosen elements, and of factors, among others: their turns, who waits for whom, disagreement, lost ranks,
+// states.
 #include <barrier>
 #include <future>
 #include <limits>
@@ -15,22 +16,25 @@
 namespace tightwire::testing::cuda_chosen_order_test {
 namespace {
 
-/// Three buckets: chosen elements before, and after, what is sent in blocks.
-Model three() {
+/// Buckets: chosen elements before, and after, what is sent in blocks, and factors.
+Model four() {
   return {{"a", {3000}, ElementType::f32, parse_codec("topk:ratio=0.05")},
           {"b", {900}, ElementType::bf16, parse_codec("int8")},
-          {"c", {2000}, ElementType::bf16, parse_codec("topk:ratio=0.1+int4")}};
+          {"c", {2000}, ElementType::bf16, parse_codec("topk:ratio=0.1+int4")},
+          {"d", {200, 300}, ElementType::f32, parse_codec("powersgd:rank=3")}};
 }
+/// Of what goes through the host, each by itself.
+std::vector<Model> each_alone() { return {{four()[0]}, {four()[3]}}; }
 template <class S>
 void give_each_a_bucket(S& session) {
-  for (const ParameterId id : {0u, 1u, 2u}) session.add_bucket(std::vector<ParameterId>{id});
+  for (const ParameterId id : {0u, 1u, 2u, 3u}) session.add_bucket(std::vector<ParameterId>{id});
   session.seal();
 }
 using Bytes = std::vector<std::byte>;
 
 /// Buffers after each of three steps, on hosts.
 std::vector<Bytes> on_hosts(int ranks) {
-  const Model model = three();
+  const Model model = four();
   std::vector<Bytes> results(static_cast<std::size_t>(ranks));
   run_all(ranks, [&](const std::shared_ptr<Transport>& transport) {
     const auto session = open_session(transport, model, two_shot());
@@ -51,9 +55,10 @@ std::vector<Bytes> on_hosts(int ranks) {
 /// Any order of starts and of waits, other ones on every rank.
 TEST(CudaSessionChosen, BucketsStartAndAreWaitedForInAnyOrder) {
   constexpr int kRanks = 2;
-  const Model model = three();
+  const Model model = four();
   const std::vector<Bytes> expected = on_hosts(kRanks);
-  constexpr BucketId kOrders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}, {1, 0, 2}};
+  constexpr BucketId kOrders[][4] = {{0, 3, 1, 2}, {3, 2, 1, 0}, {1, 2, 0, 3},
+                                     {2, 0, 3, 1}, {0, 1, 2, 3}, {1, 3, 0, 2}};
   for (const Join& join : {Join(by_nccl), Join(by_staging)}) {
     std::vector<Bytes> results(kRanks);
     cuda_emulation::use(cuda_emulation::kSchedules[2]);
@@ -87,27 +92,29 @@ TEST(CudaSessionChosen, BucketsStartAndAreWaitedForInAnyOrder) {
 
 /// `start` returns though nobody else has come; `wait` ends once the other rank does.
 TEST(CudaSessionChosen, StartDoesNotWaitForRanksAndWaitDoes) {
-  const Model model = {three()[0]};
-  std::promise<void> started;
-  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
-    const auto session = sealed_device_session(transport, model, two_shot());
-    DeviceGradients gradients(model);
-    const TestStream stream;
-    gradients.upload(Gradients(model), stream);
-    if (transport->rank() == 1) {
-      EXPECT_EQ(started.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
-    }
-    cuda::Handle handle = session->start(0, gradients.pointers(), stream);
-    if (transport->rank() == 0) started.set_value();
-    handle.wait(stream);
-    session->commit();
-    session->synchronize();
-  });
+  for (const Model& model : each_alone()) {
+    std::promise<void> started;
+    run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+      const auto session = sealed_device_session(transport, model, two_shot());
+      DeviceGradients gradients(model);
+      const TestStream stream;
+      gradients.upload(Gradients(model), stream);
+      if (transport->rank() == 1) {
+        EXPECT_EQ(started.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+      }
+      cuda::Handle handle = session->start(0, gradients.pointers(), stream);
+      if (transport->rank() == 0) started.set_value();
+      handle.wait(stream);
+      session->commit();
+      session->synchronize();
+    });
+  }
 }
 
 TEST(CudaSessionChosen, ARankThatDoesNotComeEndsInAnErrorInTime) {
-  const Model model = {three()[0]};
-  for (const Join& join : {Join(by_nccl), Join(by_staging)}) {
+  for (const auto& [model, join] : {std::pair{each_alone()[0], Join(by_nccl)},
+                                    {each_alone()[0], Join(by_staging)},
+                                    {each_alone()[1], Join(by_nccl)}}) {
     std::promise<void> ended;
     SessionOptions options = two_shot();
     options.timeout = std::chrono::milliseconds(300);
@@ -181,25 +188,26 @@ TEST(CudaSessionChosen, TakesNoMemoryFromTheFirstStepOn) {
 }
 
 TEST(CudaSessionChosen, ARankThatEndsAStepOtherwiseIsNamed) {
-  const Model model = {three()[0]};
-  const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
-    const auto session = sealed_device_session(transport, model, two_shot());
-    DeviceGradients gradients(model);
-    const TestStream stream;
-    gradients.upload(Gradients(model), stream);
-    session->all_reduce(gradients.pointers(), stream);
-    transport->rank() == 0 ? static_cast<void>(session->commit()) : session->rollback();
-    session->all_reduce(gradients.pointers(), stream);
-    session->synchronize();
-  });
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(outcomes[rank].error, Errc::mismatch) << outcomes[rank].message;
-    EXPECT_TRUE(contains(outcomes[rank].message, "rank " + std::to_string(1 - rank) + " has ended 1 steps"));
+  for (const Model& model : each_alone()) {
+    const auto outcomes = run_each_device(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+      const auto session = sealed_device_session(transport, model, two_shot());
+      DeviceGradients gradients(model);
+      const TestStream stream;
+      gradients.upload(Gradients(model), stream);
+      session->all_reduce(gradients.pointers(), stream);
+      transport->rank() == 0 ? static_cast<void>(session->commit()) : session->rollback();
+      session->all_reduce(gradients.pointers(), stream);
+      session->synchronize();
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(outcomes[rank].error, Errc::mismatch) << outcomes[rank].message;
+      EXPECT_TRUE(contains(outcomes[rank].message, "rank " + std::to_string(1 - rank) + " has ended 1 steps"));
+    }
   }
 }
 
 TEST(CudaSessionChosen, PoliciesOfNonFiniteElementsHold) {
-  const Model model = {three()[0]};
+  const Model model = {four()[0], four()[3]};
   SessionOptions options = two_shot();
   options.nonfinite = NonFinitePolicy::skip_step;
   run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
@@ -209,12 +217,12 @@ TEST(CudaSessionChosen, PoliciesOfNonFiniteElementsHold) {
     for (int step = 0; step < 3; ++step) {
       Gradients gradients(model);
       gradients.fill_bell(Steps::seed(transport->rank(), step));
-      if (step == 1 && transport->rank() == 1) gradients.set(0, 7, std::numeric_limits<float>::quiet_NaN());
+      if (step == 1 && transport->rank() == 1) gradients.set(1, 7, std::numeric_limits<float>::quiet_NaN());
       on_device.upload(gradients, stream);
-      const auto before = session->sender_residual(0);
+      const std::vector<float> before[] = {session->sender_residual(0), session->sender_residual(1)};
       session->all_reduce(on_device.pointers(), stream);
       EXPECT_EQ(session->commit(), step != 1);
-      EXPECT_EQ(session->sender_residual(0) == before, step == 1);
+      for (const ParameterId id : {0u, 1u}) EXPECT_EQ(session->sender_residual(id) == before[id], step == 1);
     }
   });
 }

@@ -66,6 +66,38 @@ TEST_F(CudaSession, ChosenElementsAsOnHosts) {
   }
 }
 
+/// By the threshold of a sample where it is about right, which of many equal elements it is not.
+TEST_F(CudaSession, SampledElementsAsOnHosts) {
+  Model model = {{"a", {9001}, ElementType::f32, parse_codec("topk:ratio=0.05,sampled")},
+                 {"b", {2500}, ElementType::bf16, parse_codec("topk:ratio=0.2,sampled,warm-up=2")},
+                 {"c", {700}, ElementType::f16, parse_codec("topk:ratio=0.3,sampled+int8")},
+                 {"d", {4000}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled,per-bucket")},
+                 {"e", {31}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled,per-bucket")},
+                 {"exact", {900}, ElementType::f32, parse_codec("topk:ratio=0.1")}};
+  const auto sampled = [](Gradients& gradients, int rank, int step) {
+    gradients.fill_wide(Steps::seed(rank, step), 6);
+    FastRandom random(Steps::seed(rank, step));
+    for (std::size_t i = 0; i < 9001 && step == 1; ++i) gradients.set(0, i, static_cast<float>(random.below(3)) - 1.0f);
+    for (std::size_t i = 0; i < 700 && step >= 2; ++i) gradients.set(2, i, i % 3 == 0 ? kNaN : kInfinity);
+    for (std::size_t i = 0; i < 4000 && step == 3; ++i) gradients.set(3, i, i % 100 == 0 ? 1.0f : 0.0f);
+  };
+  for (const bool rollback : {true, false})
+    expect_same_as_on_hosts({.ranks = std::min(2, most_ranks()), .rollback = rollback, .schedule = 2, .steps = 5},
+                            model, sampled);
+}
+
+/// Of what is chosen before it is chosen, of blocks and matrices after they are summed.
+TEST_F(CudaSession, MomentaAsOnHosts) {
+  Model model = chosen_model();
+  model.back() = {"matrix", {30, 40}, ElementType::bf16, parse_codec("powersgd:rank=2")};
+  for (const bool masking : {true, false}) {
+    SCOPED_TRACE(masking);
+    Case asked{.ranks = std::min(3, most_ranks()), .rollback = masking, .schedule = 2, .steps = 5};
+    asked.momentum = {.factor = 0.9f, .nesterov = !masking, .masking = masking, .optimizer_momentum = 0.0};
+    EXPECT_NE(expect_same_as_on_hosts(asked, model, fill), 0u);
+  }
+}
+
 TEST_F(CudaSession, StagedChosenElementsAsOnHosts) {
   const int ranks = std::min(3, most_ranks());
   EXPECT_NE(expect_same_as_on_hosts({.ranks = ranks, .schedule = 3}, chosen_model(), fill, by_staging), 0u);

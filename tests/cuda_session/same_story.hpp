@@ -24,6 +24,7 @@ struct Case {
   std::size_t schedule = 0;
   int steps = 4;
   std::size_t bucket_bytes = SessionOptions().bucket_bytes;
+  MomentumCorrection momentum = {};
 };
 
 template <class S, class Reduce>
@@ -79,6 +80,7 @@ inline std::uint64_t expect_same_as_on_hosts(const Case& asked, const Model& mod
   options.error_feedback = asked.feedback;
   options.rollback = asked.rollback;
   options.bucket_bytes = asked.bucket_bytes;
+  options.momentum = asked.momentum;
   options.seed = 11;
   std::vector<Story> hosts(static_cast<std::size_t>(asked.ranks)), devices(hosts);
   SessionOptions on_hosts = options;

@@ -186,8 +186,11 @@ TEST(CudaSessionSeal, WhatIsNotOnDevicesIsRefused) {
   const auto transport = alone();
   expect_refused(Errc::invalid_argument, "null", [] { cuda::Session(nullptr); });
   SessionOptions options;
-  options.momentum.factor = 0.9f;
-  expect_refused(Errc::unsupported, "momentum", [&] { cuda::Session(transport, options); });
+  options.momentum = {.factor = 0.9f, .optimizer_momentum = 0.0};
+  const Model drawn = {{"weight", {640}, ElementType::f32, parse_codec("randomk:ratio=0.1")}};
+  expect_refused(Errc::unsupported, "\"weight\"", [&] { sealed_device_session(transport, drawn, options); });
+  options.momentum.clip_norm = 1;
+  expect_refused(Errc::unsupported, "clip_norm", [&] { cuda::Session(transport, options); });
   options = {};
   options.hierarchy.node_of_rank = {0};
   expect_refused(Errc::unsupported, "hierarchies", [&] { cuda::Session(transport, options); });
@@ -197,10 +200,6 @@ TEST(CudaSessionSeal, WhatIsNotOnDevicesIsRefused) {
   options = {};
   options.plan.share_elements = 4096;
   expect_refused(Errc::invalid_argument, "4096", [&] { cuda::Session(transport, options); });
-  for (const char* spec : {"topk:ratio=0.1,sampled", "powersgd:rank=2"}) {
-    const Model model = {{"weight", {64, 48}, ElementType::f32, parse_codec(spec)}};
-    expect_refused(Errc::unsupported, "\"weight\"", [&] { sealed_device_session(transport, model); });
-  }
   const Model model = small_model();
   const auto wrong = [](const Codec&, ElementType) { return cuda::make_coder("int3"); };
   expect_refused(Errc::invalid_argument, "int3", [&] {

@@ -174,8 +174,10 @@ TEST(RankOfPowerSgd, TheEstimateIsUnbiased) {
   for (std::uint32_t use = 0; use < kUses; ++use) {
     fill_spectrum(gradients, {3, 2, 1, 0.5, 0.5});
     matrix.begin(gradients.pointers()[0], {}, use);
-    matrix.multiply(low_rank::Side::left);
-    matrix.multiply(low_rank::Side::right);
+    for (const low_rank::Side side : {low_rank::Side::left, low_rank::Side::right}) {
+      matrix.multiply(side);
+      matrix.product(side);
+    }
     const low_rank::Energies energies = matrix.energies(1);
     matrix.finish(low_rank::Side::right, 1, false);
     matrix.end_step(true);

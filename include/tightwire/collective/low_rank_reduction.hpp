@@ -22,16 +22,19 @@ namespace tightwire {
 /// that residuals do not hold what gradients of ranks differ in. The next step goes on from there. With one factor in
 /// turn, a step is half of that. Frames of a factor name the one it was multiplied by: a rank that holds another, as
 /// where memory or arithmetic err, is found out before it can lead the others astray.
-class LowRankReduction final : public Reduction {
+///
+/// Factors are on the host, and the matrices where `Matrix` has them: low_rank::Matrix, or the same on a device.
+template <class Matrix>
+class BasicLowRankReduction final : public Reduction {
  public:
   /// Of left factors, right factors and whole matrices.
   using Identities = std::array<FrameIdentity, 3>;
 
   /// Positions in ReductionInput: the matrices, then what goes along. The plan must outlive it.
-  LowRankReduction(Transport& transport, const low_rank::Plan& plan, const Identities& identities, float divisor,
-                   std::uint64_t seed)
+  BasicLowRankReduction(Transport& transport, const low_rank::Plan& plan, const Identities& identities, float divisor,
+                        std::uint64_t seed, const typename Matrix::Place& place = {})
       : plan_(plan), me_(static_cast<std::size_t>(transport.rank())), divisor_(divisor) {
-    for (const low_rank::PlannedMatrix& matrix : plan.matrices) matrices_.emplace_back(matrix, seed);
+    for (const low_rank::PlannedMatrix& matrix : plan.matrices) matrices_.emplace_back(matrix, seed, place);
     for (const low_rank::Form& form : plan.forms) {
       auto& reductions = reductions_.emplace_back();
       for (std::size_t side = 0; side < 2; ++side) {
@@ -42,7 +45,7 @@ class LowRankReduction final : public Reduction {
       }
     }
     if (plan.error != 0) choice_ = low_rank::RankChoice(plan.error, plan.forms.size());
-    if (plan.start_step != 0)
+    if (Matrix::kSentWhole && plan.start_step != 0)
       whole_ = std::make_unique<BlockReduction>(transport, plan.whole, plan.whole_parameters, identities[2], divisor);
     std::size_t longest = 0;
     for (const low_rank::Form& form : plan.forms)
@@ -63,16 +66,34 @@ class LowRankReduction final : public Reduction {
     for (const PlannedParameter& parameter : plan_.along)
       statistics_.gradient_bytes += parameter.count * element_bytes(parameter.type);
   }
+  /// Begins the first products now. Else the first `advance` does.
+  void start() {
+    if (stage_ != Stage::begun) return;
+    first_ = true;
+    fixed_ = 0;
+    Matrix::kSentWhole&& input_.committed < plan_.start_step ? send_whole() : begin_factors();
+  }
+  /// In place of a use: residuals stay as they are, in a step in which matrices are sent whole.
+  void pass(std::span<const Residual> senders) {
+    for (std::size_t m = 0; m < matrices_.size(); ++m) matrices_[m].pass(senders[m]);
+  }
   bool finished() const override { return stage_ == Stage::finished; }
   const Statistics& statistics() const override { return statistics_; }
   std::size_t factor_rank() const override { return form().rank; }
-  std::string waiting_for() const override { return current_ == nullptr ? "none" : current_->waiting_for(); }
+  std::string waiting_for() const override {
+    return stage_ == Stage::multiplying ? "the device" : current_ == nullptr ? "none" : current_->waiting_for();
+  }
 
   bool advance() override {
     if (stage_ == Stage::finished) return false;
     bool progressed = false;
     if (stage_ == Stage::begun) {
       start();
+      progressed = true;
+    }
+    if (stage_ == Stage::multiplying) {
+      if (!multiplied()) return progressed;
+      send_factors();
       progressed = true;
     }
     progressed = current_->advance() || progressed;
@@ -83,15 +104,17 @@ class LowRankReduction final : public Reduction {
   }
 
   void end_step(bool keep) override {
-    for (low_rank::Matrix& matrix : matrices_) matrix.end_step(keep);
+    for (Matrix& matrix : matrices_) matrix.end_step(keep);
     keep ? committed_side_ = side_ : side_ = committed_side_;
     if (plan_.error != 0) choice_.end_step(keep);
   }
+  std::span<Matrix> matrices() { return matrices_; }
+  std::span<const Matrix> matrices() const { return matrices_; }
   void settle_residuals() override {
-    for (low_rank::Matrix& matrix : matrices_) matrix.settle();
+    for (Matrix& matrix : matrices_) matrix.settle();
   }
   void save(state::Records& records) const override {
-    for (const low_rank::Matrix& matrix : matrices_) {
+    for (const Matrix& matrix : matrices_) {
       matrix.save(records);
       records.add(state::Kind::turn, matrix.number(), static_cast<std::uint64_t>(committed_side_),
                   std::span<const float>{});
@@ -99,7 +122,7 @@ class LowRankReduction final : public Reduction {
     }
   }
   void restore(std::span<const state::Record> records, bool /*same_ranks*/) override {
-    for (low_rank::Matrix& matrix : matrices_) {
+    for (Matrix& matrix : matrices_) {
       matrix.restore(records);
       if (const state::Record* turn = state::find(records, state::Kind::turn, matrix.number()))
         side_ = committed_side_ = turn->detail == 0 ? low_rank::Side::left : low_rank::Side::right;
@@ -109,19 +132,16 @@ class LowRankReduction final : public Reduction {
   }
 
  private:
-  enum class Stage { finished, begun, whole, factors };
+  enum class Stage { finished, begun, whole, multiplying, factors };
 
-  void start() {
-    first_ = true;
-    fixed_ = 0;
-    if (input_.committed < plan_.start_step) {
-      for (std::size_t m = 0; m < matrices_.size(); ++m) matrices_[m].pass(input_.senders[m]);
-      data_.assign(input_.data.begin(), input_.data.end());
-      senders_.assign(input_.data.size(), Residual{});
-      reduce(*whole_, {});
-      stage_ = Stage::whole;
-      return;
-    }
+  void send_whole() {
+    pass(input_.senders);
+    data_.assign(input_.data.begin(), input_.data.end());
+    senders_.assign(input_.data.size(), Residual{});
+    reduce(*whole_, {});
+    stage_ = Stage::whole;
+  }
+  void begin_factors() {
     {
       const detail::Work work(statistics_.encode_seconds);
       choose_form();
@@ -129,8 +149,15 @@ class LowRankReduction final : public Reduction {
         matrices_[m].begin(input_.data[m], input_.senders[m], static_cast<std::uint32_t>(input_.committed));
     }
     if (plan_.both_factors) side_ = low_rank::Side::left;
-    send_factors();
-    stage_ = Stage::factors;
+    multiply();
+  }
+  void multiply() {
+    const detail::Work work(statistics_.encode_seconds);
+    for (Matrix& matrix : matrices_) matrix.multiply(side_);
+    stage_ = Stage::multiplying;
+  }
+  bool multiplied() const {
+    return std::all_of(matrices_.begin(), matrices_.end(), [](const Matrix& matrix) { return matrix.multiplied(); });
   }
 
   const low_rank::Form& form() const { return plan_.forms[form_]; }
@@ -164,7 +191,7 @@ class LowRankReduction final : public Reduction {
     {
       const detail::Work work(statistics_.encode_seconds);
       for (std::size_t m = 0; m < matrices_.size(); ++m) {
-        data_.push_back(matrices_[m].multiply(side_).data());
+        data_.push_back(matrices_[m].product(side_).data());
         fixed_ += matrices_[m].hash_of_fixed(side_);
         const bool loses = feedback && !plan_.matrices[m].settings.factors->lossless(ElementType::f32);
         senders_.push_back(loses ? Residual{nothing_.data(), matrices_[m].lost()} : Residual{});
@@ -177,6 +204,7 @@ class LowRankReduction final : public Reduction {
     const bool owns =
         feedback && form().factors[side].algorithm == Algorithm::two_shot && form().factors[side].owned[me_] != 0;
     reduce(*reductions_[form_][side], owns ? Residual{nothing_.data(), owner_lost_.data()} : Residual{});
+    stage_ = Stage::factors;
   }
 
   void reduce(BlockReduction& reduction, const Residual& owner) {
@@ -195,7 +223,7 @@ class LowRankReduction final : public Reduction {
     if (plan_.both_factors && first_) {
       first_ = false;
       side_ = low_rank::Side::right;
-      send_factors();
+      multiply();
       return true;
     }
     const detail::Work work(statistics_.decode_seconds);
@@ -233,7 +261,7 @@ class LowRankReduction final : public Reduction {
   const low_rank::Plan& plan_;
   std::size_t me_;
   float divisor_;
-  std::vector<low_rank::Matrix> matrices_;
+  std::vector<Matrix> matrices_;
   std::vector<std::array<std::unique_ptr<BlockReduction>, 2>> reductions_;  ///< by form and side
   std::unique_ptr<BlockReduction> whole_;
   low_rank::RankChoice choice_;
@@ -250,5 +278,7 @@ class LowRankReduction final : public Reduction {
   ReductionInput input_{};
   Statistics statistics_;
 };
+
+using LowRankReduction = BasicLowRankReduction<low_rank::Matrix>;
 
 }  // namespace tightwire

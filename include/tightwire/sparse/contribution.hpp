@@ -112,8 +112,6 @@ class Contribution {
   }
 
  private:
-  static std::uint32_t rank_word(int rank) { return static_cast<std::uint32_t>(rank + 1) * 0x9e3779b9u; }
-
   const Plan& plan_;
   MomentumCorrection momentum_;
   const ReductionInput* input_ = nullptr;

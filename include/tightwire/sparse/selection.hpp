@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <tightwire/coder.hpp>
-#include <tightwire/detail/philox.hpp>
 #include <tightwire/host/elements.hpp>
 #include <tightwire/host/find_large.hpp>
 #include <tightwire/momentum.hpp>
 #include <tightwire/sparse/largest.hpp>
+#include <tightwire/sparse/sample.hpp>
 
 namespace tightwire::sparse {
 
@@ -24,13 +24,6 @@ struct Source {
   std::uint32_t first;  ///< place of its first element among all that are chosen from together
   Residual residual;
   Residual momentum;  ///< null: no momentum correction
-};
-
-/// Where the sample of a threshold begins.
-struct SampleSeed {
-  std::uint64_t seed = 0;
-  std::uint32_t use = 0;
-  std::uint32_t stream = 0;
 };
 
 /// Chooses the k elements of largest magnitude from data + residual (with momentum correction, momentum + residual). Of
@@ -61,8 +54,7 @@ class Selection {
     start(sources, count, momentum);
     const std::uint32_t threshold = sample_threshold(seed);
     add_and_find(threshold, threshold);
-    const double share = static_cast<double>(found_) / static_cast<double>(count);
-    if (cut_ || share < kLeastShare || share > kMostShare)
+    if (cut_ || !about_right(found_, count))
       settle();
     else
       chosen_ = found_;
@@ -85,8 +77,6 @@ class Selection {
   std::uint64_t forgotten() const { return forgotten_; }
   /// How often the last call read all elements: once, unless the threshold was too high.
   int passes() const { return passes_; }
-
-  static constexpr double kLeastShare = 0.8, kMostShare = 1.3;
 
  private:
   static constexpr std::size_t kTileElements = 2048;
@@ -115,8 +105,8 @@ class Selection {
       room_ = count + std::max(count, kLeastRoom);
       places_.resize(room_ + kSlack);
       values_.resize(room_ + kSlack);
-      sample_.reserve(kMostSample);
-      largest_.reserve(std::max(room_, kMostSample));
+      sample_.reserve(Sample::kMost);
+      largest_.reserve(std::max(room_, Sample::kMost));
     }
   }
 
@@ -354,26 +344,17 @@ class Selection {
     return source.residual ? x + source.residual.before[i] : x;
   }
   std::uint32_t sample_threshold(const SampleSeed& seed) {
-    const std::size_t wanted = std::min(std::max(elements_ / 100, kLeastSample), std::min(kMostSample, elements_));
-    const auto random =
-        tightwire::detail::Philox::at({0, 0, seed.use, seed.stream}, static_cast<std::uint32_t>(seed.seed),
-                                      static_cast<std::uint32_t>(seed.seed >> 32));
+    const Sample sample(elements_, seed);
     sample_.clear();
     auto source = sources_.begin();
-    const std::size_t begin = random.words[0] % elements_;
-    for (std::size_t i = 0; i < wanted; ++i) {
-      const std::size_t place = (begin + i * elements_) / wanted;  // one of each of so many equal runs
+    for (std::size_t i = 0; i < sample.count; ++i) {
+      const std::size_t place = sample.place(i);
       while (place >= source->first + source->count) ++source;
       sample_.push_back(sum_at(*source, place - source->first));
     }
-    const double share = static_cast<double>(count_) / static_cast<double>(elements_);
-    const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sample_.size())));
-    const std::uint32_t key =
-        largest_.key_of(sample_.data(), sample_.size(), std::clamp<std::size_t>(rank, 1, sample_.size()));
+    const std::uint32_t key = largest_.key_of(sample_.data(), sample_.size(), sample.expected(count_));
     return std::clamp<std::uint32_t>(key, 1, kNonFinite);
   }
-
-  static constexpr std::size_t kLeastSample = 1024, kMostSample = std::size_t{1} << 16;
 
   host::Level level_;
   std::span<const Source> sources_;
