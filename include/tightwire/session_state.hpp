@@ -14,6 +14,7 @@
 
 #include <tightwire/bucket.hpp>
 #include <tightwire/bucket_planning.hpp>
+#include <tightwire/detail/rounded_product.hpp>
 #include <tightwire/error_memory.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/residual_runs.hpp>
@@ -325,7 +326,7 @@ class Restoring {
     if (*becomes == Kind::node_residual) {
       const Nodes& nodes = kept_[record.number].bucket->hierarchical_plan.nodes;
       if (nodes.place_of(heir).first == nodes.place_of(to_.rank).first)
-        for_common(record, *becomes, [&](float& residual, float saved) { residual += saved * scale; });
+        for_common(record, *becomes, [&](float& residual, float saved) { residual += rounded_product(saved, scale); });
       return;
     }
     if (heir != to_.rank) return;
@@ -371,7 +372,7 @@ class Restoring {
     const std::size_t first = state::of_run(record.kind) ? static_cast<std::size_t>(record.detail) : 0;
     if (memory_->count(region) < first + record.elements()) return;  // of nothing but zeros
     memory_->change(region, first, record.elements(), [&](std::span<float> values) {
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] += record.at(i) * scale;
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] += rounded_product(record.at(i), scale);
     });
   }
 

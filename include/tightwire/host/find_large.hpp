@@ -5,6 +5,7 @@
 #include <tightwire/detail/bits.hpp>
 #include <tightwire/detail/compact.hpp>
 #include <tightwire/detail/lanes.hpp>
+#include <tightwire/detail/rounded_product.hpp>
 #include <tightwire/host/dispatch.hpp>
 #include <tightwire/host/elements.hpp>
 
@@ -192,12 +193,8 @@ struct ApplyMomentum {
 
   /// One element; returns its momentum.
   static float one(float g, float before, float factor, bool nesterov, float& step) {
-    float product = factor * before;
-    asm("" : "+m"(product));  // rounded here: no compiler may contract it with the addition
-    const float b = product + g;
-    product = factor * b;
-    asm("" : "+m"(product));
-    step = nesterov ? g + product : b;
+    const float b = detail::rounded_product(factor, before) + g;
+    step = nesterov ? g + detail::rounded_product(factor, b) : b;
     return b;
   }
 };
