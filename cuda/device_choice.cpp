@@ -166,7 +166,7 @@ void DeviceChoice::tabulate(bool everything) {
     if (!everything) {
       table_groups_.push_back(groups_[g].on_device);
       table_groups_.back().k = static_cast<std::uint32_t>(groups_[g].chosen);
-      if (groups_[g].places_of_sample) tabulate_sample(groups_[g], plan_.groups[g].elements, table_groups_.back());
+      if (groups_[g].places_of_sample) tabulate_sample(groups_[g], table_groups_.back());
     }
     std::uint32_t first_tile = 0;
     for (const std::size_t p : plan_.groups[g].parameters) {
@@ -188,8 +188,7 @@ void DeviceChoice::tabulate(bool everything) {
                                 .momentum_before = momentum.before,
                                 .momentum_after = momentum.after,
                                 .sample_first = 0,
-                                .sample_count = 0,
-                                .sample_at = 0});
+                                .sample_count = 0});
       if (groups_[g].places_of_sample) place_sample(*groups_[g].places_of_sample, table_sources_.back());
       table_.tiles += everything ? 0 : tiles;
       table_.all_chunks += (tiles + kTilesInChunk - 1) / kTilesInChunk;
