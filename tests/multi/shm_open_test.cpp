@@ -232,7 +232,12 @@ TEST(ShmOpen, IsInertInAForkedChild) {
     const pid_t child = fork();
     if (child == 0) {
       const Message send = to(peer, 8, frame_of(memory, 0));
-      const bool throws = error_of([&] { transport->post({&send, 1}); }, "a child").code() == Errc::unsupported &&
+      const bool throws = error_of(
+                              [&] {
+                                transport->post({&send, 1});
+                              },
+                              "a child")
+                                  .code() == Errc::unsupported &&
                           error_of([&] { transport->idle(Clock::now()); }, "a child").code() == Errc::unsupported;
       transport->wake();
       transport->abort("a child");

@@ -47,8 +47,7 @@ std::optional<Error> ShmTransport::try_lanes(const std::vector<Peer>& peers) {
 }
 
 std::optional<Error> ShmTransport::outcome_of(int peer, TimePoint until) {
-  const auto& head =
-      *reinterpret_cast<const SegmentHead*>(neighbours_[static_cast<std::size_t>(peer)].control.data());
+  const auto& head = *reinterpret_cast<const SegmentHead*>(neighbours_[static_cast<std::size_t>(peer)].control.data());
   while (head.outcome.load(std::memory_order_relaxed) == 0) {
     require_healthy();
     if (Clock::now() >= until)

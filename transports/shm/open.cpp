@@ -55,7 +55,8 @@ std::unique_ptr<OwnSegment> own_segment(int ranks, Peer& self) {
 
 /// The same on every rank: why the ranks cannot share memory, as far as they know by what they told each other.
 std::optional<Error> failure_of(const std::vector<Peer>& peers) {
-  if (const std::string reason = reason_against(peers); !reason.empty()) return Error(Errc::unsupported, "shm: " + reason);
+  if (const std::string reason = reason_against(peers); !reason.empty())
+    return Error(Errc::unsupported, "shm: " + reason);
   for (std::size_t rank = 0; rank < peers.size(); ++rank)
     if (peers[rank].failure != Errc::ok)
       return Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
@@ -80,8 +81,8 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
     membership.reset();
     own.reset();
   } else {
-    auto transport = std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout,
-                                                    longest_sleep);
+    auto transport =
+        std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout, longest_sleep);
     failure = transport->connect(peers, until);
     if (!failure) {
       transport->greet(until);

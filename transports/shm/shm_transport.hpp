@@ -105,8 +105,8 @@ class ShmTransport final : public Transport {
   const std::uint64_t node_;
   const int looks_;  ///< before the processor is given to others
   const std::string description_;
-  const Error out_of_memory_;           ///< made while there was some
-  std::atomic<std::uint64_t> news_{1};  ///< completions, wake, the end
+  const Error out_of_memory_;             ///< made while there was some
+  std::atomic<std::uint64_t> news_{1};    ///< completions, wake, the end
   mutable std::atomic<int> entering_{0};  ///< threads that wait for the mutex, not for news
 
   mutable std::mutex mutex_;  // everything below, and all memory that is shared
