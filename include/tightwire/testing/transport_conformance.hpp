@@ -176,7 +176,7 @@ inline void goes_on_behind_an_early_message(const OpenTransport& open) {
     std::vector<std::byte> word(bytes);
     Ticket sent = 0;
     if (rank == 0) sent = post(*transport, to(1, 1, early));
-    for (int turn = 0; rank < 2 && turn < (bytes < 1'000 ? 2'000 : 4); ++turn)
+    for (int turn = 0; rank < 2 && turn < (bytes < 1'000 ? 700 : 4); ++turn)
       for (const int from_rank : {0, 1})
         finish(*transport, post(*transport, rank == from_rank ? to(1 - rank, 2, word) : from(1 - rank, 2, word)));
     if (rank == 1) finish(*transport, post(*transport, from(0, 1, word)));
