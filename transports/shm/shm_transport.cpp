@@ -134,19 +134,11 @@ void ShmTransport::greet(TimePoint until) {
   }
 }
 
-/// For a call of the program. The mutex could be held for ever by a thread that a child of fork() does not have.
-std::unique_lock<std::mutex> ShmTransport::enter() const {
-  if (in_forked_child())
-    throw Error(Errc::unsupported, "rank " + std::to_string(rank_) +
-                                       ": this process is a child, by fork(), of the one that opened its transport, "
-                                       "and cannot use it");
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) {
-    entering_.fetch_add(1);
-    lock.lock();
-    entering_.fetch_sub(1);
-  }
-  return lock;
+/// Not even the mutex can be had: a thread that the child does not have may hold it for ever.
+void ShmTransport::refuse_child() const {
+  throw Error(Errc::unsupported, "rank " + std::to_string(rank_) +
+                                     ": this process is a child, by fork(), of the one that opened its transport, "
+                                     "and cannot use it");
 }
 
 void ShmTransport::attach_pages(std::span<std::byte> pages) {

@@ -80,7 +80,19 @@ class ShmTransport final : public Transport {
   std::optional<Error> try_lanes(const std::vector<Peer>& peers);
   std::optional<Error> outcome_of(int peer, TimePoint until);
   bool in_forked_child() const noexcept { return generation_ != rendezvous::fork_generation(); }
-  std::unique_lock<std::mutex> enter() const;
+  /// For a call of the program.
+  std::unique_lock<std::mutex> enter() const {
+    if (in_forked_child()) [[unlikely]]
+      refuse_child();
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) [[unlikely]] {
+      entering_.fetch_add(1);
+      lock.lock();
+      entering_.fetch_sub(1);
+    }
+    return lock;
+  }
+  [[noreturn]] void refuse_child() const;
   void give_way(std::unique_lock<std::mutex>& lock);
   Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& heard_by_caller();
