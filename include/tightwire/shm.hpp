@@ -16,11 +16,15 @@ using Otherwise = std::function<std::unique_ptr<Transport>(const std::string& re
 /// Session are read where their sender has them. Every rank takes 0.3 MiB per other rank besides.
 ///
 /// Ranks must run on one machine, in the same namespaces of processes, users and network, with the same rights.
-/// Collective: returns on every rank or throws Error(unsupported) that says what is different and where, or
-/// Error(timeout | mismatch | no_memory), within the rendezvous' limit.
+/// Collective: returns on every rank or throws Error(unsupported) that says what is different and where, or whose
+/// memory a rank cannot open and why, or Error(timeout | mismatch | no_memory | peer_lost), within the rendezvous'
+/// limit.
+///
+/// In a child of fork() it is inert: calls throw Error(unsupported), and memory that was attached stays the parent's.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous);
 
-/// The same, but where ranks cannot share memory it leaves the job and returns what `otherwise` gives.
+/// The same, but where ranks cannot share memory, for whatever reason, all leave the job and return what `otherwise`
+/// gives. It may join again, in what is left of the limit.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise);
 
 }  // namespace tightwire::shm

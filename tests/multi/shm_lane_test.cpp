@@ -1,9 +1,14 @@
 // What a peer writes into shared memory is checked before it is used.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "shm/lane.hpp"
@@ -138,9 +143,119 @@ TEST_F(ShmLane, RefusesASecondAnswer) {
   expect_in("an answer to what was never offered", corrupt());
 }
 
+/// One early message stays while others are matched behind it: they must not fill the ring.
+TEST_F(ShmLane, KeepsTheRingOpenBehindAnEarlyMessage) {
+  std::vector<std::byte> early(100, std::byte{1}), word(100);
+  const auto send = [&](std::uint64_t tag, std::span<const std::byte> payload) {
+    return peer_.push({.kind = RecordKind::bytes, .tag = tag, .bytes = payload.size()}, payload.data(), payload.size());
+  };
+  ASSERT_TRUE(send(1, early));
+  for (int turn = 0; turn < 2'000; ++turn) {
+    Round& round = table_.open();
+    lane_.receive(table_.add(round, {Message::Kind::receive, 3, 2, word.data(), word.size()}));
+    ASSERT_TRUE(send(2, word)) << "turn " << turn;
+    lane_.progress();
+    ASSERT_EQ(round.incomplete, 0u);
+    table_.close(round);
+  }
+  lane_.receive(table_.add(table_.open(), {Message::Kind::receive, 3, 1, word.data(), word.size()}));
+  EXPECT_EQ(word, early);
+}
+
+/// Whatever it holds, what it has read to the end has room for the longest message.
+TEST_F(ShmLane, HasRoomForTheLongestMessageBehindEarlyOnes) {
+  for (const auto& [bytes, count, last] : std::vector<std::array<std::size_t, 3>>{
+           {16'320, 2, kLargestInline}, {2'112, 15, 16'448}, {kLargestInline, 2, kLargestInline}}) {
+    for (std::size_t begin = 0; begin < kRingBytes; begin += 64 * 11) {
+      SCOPED_TRACE(testing::Message() << count << " of " << bytes << " bytes at " << begin);
+      in_ = std::make_unique<Ring>();
+      RoundTable table;
+      Lane lane(3, ends(), table, attachments_);
+      RingWriter peer(in_.get());
+      std::vector<std::byte> payload(kLargestInline, std::byte{9}), place(kLargestInline);
+      const auto send = [&](std::uint64_t tag, std::size_t length) {
+        return peer.push({.kind = RecordKind::bytes, .tag = tag, .bytes = length}, payload.data(), length);
+      };
+      for (std::size_t at = 0; at < begin; at += 64) {
+        lane.receive(table.add(table.open(), {Message::Kind::receive, 3, 7, place.data(), 0}));
+        ASSERT_TRUE(send(7, 0));
+        lane.progress();
+      }
+      for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(send(i, bytes));
+      while (lane.progress()) {
+      }
+      ASSERT_TRUE(send(count, last));
+      lane.progress();
+      lane.receive(table.add(table.open(), {Message::Kind::receive, 3, count, place.data(), last}));
+      EXPECT_TRUE(std::equal(place.begin(), place.begin() + static_cast<std::ptrdiff_t>(last), payload.begin()));
+    }
+  }
+}
+
+TEST_F(ShmLane, SleepsNotWhileThereIsRoomForWhatItHolds) {
+  std::vector<std::byte> data(16'000);
+  for (int i = 0; i < 5; ++i)
+    lane_.send(table_.add(table_.open(), {Message::Kind::send, 3, 5, data.data(), data.size()}));
+  ASSERT_TRUE(lane_.is_held_up());
+  EXPECT_FALSE(lane_.has_news());
+  RingReader reader(out_.get());
+  for (int i = 0; i < 2; ++i) reader.let_go(reader.next().number);
+  EXPECT_TRUE(lane_.has_news());
+  lane_.progress();
+  EXPECT_FALSE(lane_.is_held_up());
+  EXPECT_FALSE(lane_.has_news());
+}
+
+/// Of a long message it moves a part at a time, though the peer keeps up, and what is left does not let it sleep.
+TEST_F(ShmLane, LeavesTheMutexBetweenPartsOfLongMessages) {
+  std::vector<std::byte> theirs(5 << 20, std::byte{3}), ours(theirs.size());
+  Lane::Ends with_more = ends();
+  with_more.memory = theirs;
+  Lane lane(3, with_more, table_, attachments_);
+  Round& round = table_.open();
+  lane.receive(table_.add(round, {Message::Kind::receive, 3, 5, ours.data(), ours.size()}));
+  peer_.push({.kind = RecordKind::offer, .tag = 5, .bytes = ours.size(), .offset = kMemoryAt, .id = 1}, nullptr, 0);
+  int parts = 0;
+  for (; round.incomplete != 0 && parts < 100; ++parts) {
+    ASSERT_TRUE(parts == 0 || lane.has_news());
+    lane.progress();
+  }
+  EXPECT_EQ(parts, 5);
+  EXPECT_EQ(ours, theirs);
+
+  constexpr std::size_t kStaged = 200'000;
+  Request& request = table_.add(table_.open(), {Message::Kind::receive, 3, 6, ours.data(), kStaged});
+  lane.receive(request);
+  peer_.push({.kind = RecordKind::staged_offer, .tag = 6, .bytes = kStaged, .id = 2}, nullptr, 0);
+  std::jthread peer([&](const std::stop_token& stop) {
+    StreamEnd end(&stream_, stream_data_.data(), stream_data_.size());
+    for (std::size_t sent = 0; sent < kStaged && !stop.stop_requested();)
+      sent += end.write(theirs.data() + sent, kStaged - sent);
+  });
+  std::size_t before = 0, most = 0;
+  for (; request.state == Request::State::under_way; before = request.moved) {
+    lane.progress();
+    most = std::max(most, request.moved - before);
+  }
+  EXPECT_LE(most, stream_data_.size());
+}
+
 TEST_F(ShmLane, RefusesUnknownRecords) {
   peer_.push({.kind = static_cast<RecordKind>(99)}, nullptr, 0);
   expect_in("a record of unknown kind 99", corrupt());
+}
+
+/// Where the system seals memory files against execution, too, they have a seal more.
+TEST(ShmMemoryFile, IsOpenedWithSealsThatTheSystemAdds) {
+  const MemoryFile file = MemoryFile::create(8192);
+  constexpr int kAgainstExecution = 0x20;
+  if ((fcntl(file.descriptor(), F_GET_SEALS) & kAgainstExecution) == 0) GTEST_SKIP() << "a Linux before 6.3";
+  EXPECT_EQ(MemoryFile::open(getpid(), file.descriptor(), 8192).bytes(), 8192u);
+  EXPECT_THROW(MemoryFile::open(getpid(), file.descriptor(), 4096), Error) << "another size";
+  const int open = memfd_create("tightwire", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(open, 8192), 0);
+  EXPECT_THROW(MemoryFile::open(getpid(), open, 8192), Error) << "without seals";
+  ::close(open);
 }
 
 TEST_F(ShmLane, WritesNothingOutsideTheRingWhateverItsReaderClaims) {

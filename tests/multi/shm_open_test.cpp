@@ -3,12 +3,17 @@
 #include <malloc.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <new>
+#include <thread>
 
 #include <tightwire/open_transport.hpp>
 #include <tightwire/shm.hpp>
@@ -16,14 +21,17 @@
 #include <tightwire/workspace.hpp>
 
 #include "process_ranks.hpp"
+#include "shm/peer.hpp"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};
+thread_local int allocations_until_failure = -1;  // never
 }  // namespace
 
 // Not inlined: g++ 12 would take an inlined half for a mismatch with the other.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
+  if (allocations_until_failure >= 0 && allocations_until_failure-- == 0) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -106,6 +114,76 @@ TEST(ShmOpen, IsTakenWhereItFitsAndOtherwiseOnlyWhenAskedFor) {
   });
 }
 
+void set_limit(__rlimit_resource resource, std::size_t bytes) {
+  const rlimit limit = {.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
+  require(setrlimit(resource, &limit) == 0, "a limit is set");
+}
+
+/// Each on rank 1 alone; every rank comes to the same end, and both texts name the two.
+TEST(ShmOpen, TakesAnotherTransportWhateverKeepsARankFromSharing) {
+  struct Case {
+    __rlimit_resource resource;
+    std::size_t bytes;
+    std::vector<std::string> parts;
+  };
+  for (const auto& [resource, bytes, parts] : std::vector<Case>{
+           {RLIMIT_AS, std::size_t{3} << 30, {"rank 1 cannot open the memory of rank 0", "ulimit -v"}},
+           {RLIMIT_FSIZE, 65'536, {"rank 1", "files may have 65536"}},
+       })
+    run(2, [&, resource = resource, bytes = bytes, parts = parts](const Rendezvous& rendezvous) {
+      setenv("UCX_TLS", "tcp,self", 1);
+      if (rendezvous.rank == 1) set_limit(resource, bytes);
+      Rendezvous own = rendezvous;
+      const Error error = error_of([&] { shm::open(own); }, "a rank that cannot share");
+      for (const std::string& part : parts) require(has(error.what(), part), part + " in: " + error.what());
+      own.address += "2";
+      const auto transport = open_transport(own, "auto");
+      require(has(transport->describe(), "ucx "), transport->describe());
+      barrier(*transport);
+    });
+}
+
+TEST(ShmOpen, SharesLessWhereFilesAreLimited) {
+  run(2, [](const Rendezvous& rendezvous) {
+    set_limit(RLIMIT_FSIZE, std::size_t{8} << 20);
+    const auto transport = shm::open(rendezvous);
+    const Workspace little(1 << 20), much(std::size_t{8} << 20);
+    for (const Workspace* memory : {&much, &little}) {
+      transport->attach_pages(memory->pages());
+      const Message send = to(1 - rendezvous.rank, 3, memory->span().first(500'000));
+      const Message receive = from(1 - rendezvous.rank, 3, memory->span().last(500'000));
+      const Ticket ticket = transport->post({&send, 1});
+      finish(*transport, transport->post({&receive, 1}));
+      finish(*transport, ticket);
+    }
+    barrier(*transport);
+  });
+}
+
+/// One limit holds for all attempts together, and who is lost before the second one is not waited for there.
+TEST(ShmOpen, TakesNoLongerThanTheLimitWhenItTakesAnotherTransport) {
+  for (const bool is_lost : {false, true})
+    run(2, [&](const Rendezvous& rendezvous) {
+      Rendezvous own = rendezvous;
+      own.timeout = std::chrono::milliseconds(1'500);
+      if (rendezvous.rank == 1) {
+        shm::Peer self{.place = shm::this_place(), .processors = "1", .failure_text = ""};
+        self.place.boot_id = "another machine";
+        const auto membership = Membership::join(own, shm::encode(self));
+        if (is_lost) membership->give_up("of reason 18");
+        std::this_thread::sleep_for(is_lost ? std::chrono::milliseconds(500) : std::chrono::milliseconds(3'000));
+        return;
+      }
+      const TimePoint began = Clock::now();
+      const Error error = error_of([&] { open_transport(own, "auto"); }, "a rank that does not follow");
+      const auto took = Clock::now() - began;
+      require(took < std::chrono::milliseconds(is_lost ? 1'000 : 2'300),
+              std::to_string(std::chrono::duration<double>(took).count()) + " s");
+      require(error.code() == (is_lost ? Errc::peer_lost : Errc::timeout), error.what());
+      require(!is_lost || has(error.what(), "rank 1 lost: of reason 18"), error.what());
+    });
+}
+
 /// Memory whose pages are shared: 3 frames of each rank, by number.
 constexpr std::size_t kFrame = 300'000;
 std::span<std::byte> frame_of(const Workspace& memory, std::size_t number) {
@@ -140,6 +218,86 @@ TEST(ShmOpen, LendsWhatLiesInSharedPagesUntilItIsReleased) {
     const auto kept = std::count(memory.data(), memory.data() + memory.size(), std::byte(40 + rendezvous.rank));
     require(kept == static_cast<std::ptrdiff_t>(memory.size()),
             "contents stay afterwards; kept " + std::to_string(kept));
+    barrier(*transport);
+  });
+}
+
+TEST(ShmOpen, IsInertInAForkedChild) {
+  run(2, [](const Rendezvous& rendezvous) {
+    auto transport = shm::open(rendezvous);
+    const int peer = 1 - rendezvous.rank;
+    const Workspace memory(3 * kFrame);
+    std::fill(memory.span().begin(), memory.span().end(), std::byte(40 + rendezvous.rank));
+    transport->attach_pages(memory.pages());
+    const pid_t child = fork();
+    if (child == 0) {
+      const Message send = to(peer, 8, frame_of(memory, 0));
+      const bool throws = error_of(
+                              [&] {
+                                transport->post({&send, 1});
+                              },
+                              "a child")
+                                  .code() == Errc::unsupported &&
+                          error_of([&] { transport->idle(Clock::now()); }, "a child").code() == Errc::unsupported;
+      transport->wake();
+      transport->abort("a child");
+      transport->detach(memory.pages());
+      transport.reset();
+      _exit(throws ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "calls in the child are refused");
+    require(std::count(memory.data(), memory.data() + memory.size(), std::byte(40 + rendezvous.rank)) ==
+                static_cast<std::ptrdiff_t>(memory.size()),
+            "the child's end leaves our frames alone");
+    const std::byte* place = frame_of(memory, 1).data();
+    const Message receive{Message::Kind::receive, peer, 8, frame_of(memory, 1).data(), kFrame, &place};
+    const Message send = to(peer, 8, frame_of(memory, 0));
+    const Ticket sent = transport->post({&send, 1});
+    const Ticket received = transport->post({&receive, 1});
+    finish(*transport, received);
+    require(std::count(place, place + kFrame, std::byte(40 + peer)) == kFrame, "the peer reads them as before");
+    transport->release(received);
+    finish(*transport, sent);
+    transport->detach(memory.pages());
+    barrier(*transport);
+  });
+}
+
+/// Or receives would go on into memory that the caller, who saw an exception, takes back.
+TEST(ShmOpen, IsShutWhereMemoryRunsOut) {
+  for (const int allocation : {0, 1, 4})
+    run(2, [&](const Rendezvous& rendezvous) {
+      const auto transport = shm::open(rendezvous);
+      barrier(*transport);
+      std::vector<std::byte> bytes(300);
+      std::vector<Message> round;
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        round.push_back(from(1 - rendezvous.rank, i, std::span(bytes).subspan(i, 1)));
+      const auto post = [&] {
+        if (rendezvous.rank == 0) allocations_until_failure = allocation;
+        const Ticket ticket = transport->post(round);
+        allocations_until_failure = -1;
+        finish(*transport, ticket);
+      };
+      const Error error = error_of(post, "out of memory");
+      allocations_until_failure = -1;
+      require(error.code() == (rendezvous.rank == 0 ? Errc::no_memory : Errc::peer_lost), error.what());
+      require(error_of([&] { transport->done(0); }, "afterwards").code() == error.code(), "it stays shut");
+    });
+}
+
+TEST(ShmOpen, KeepsNoDescriptorOfAPeer) {
+  run(3, [](const Rendezvous& rendezvous) {
+    const auto count = [] {
+      int files = 0;
+      for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd"))
+        files += has(std::filesystem::read_symlink(each).string(), "memfd:tightwire") ? 1 : 0;
+      return files;
+    };
+    const auto transport = shm::open(rendezvous);
+    require(count() == 1, "its own file alone; got " + std::to_string(count()));
     barrier(*transport);
   });
 }

@@ -9,6 +9,8 @@
 #include <set>
 #include <thread>
 
+#include <tightwire/workspace.hpp>
+
 #include "ucx_support.hpp"
 
 namespace tightwire::testing::ucx_close_test {
@@ -184,6 +186,38 @@ TEST_P(UcxClose, DetachingMemoryInUseGivesUpAndKeepsUcxOut) {
     transport->post({&message, 1});
     transport->detach(memory);
     require_loss(*transport, 1, "rank 0 (this rank) gave up: it took away memory that unfinished messages use");
+    return 0;
+  }));
+}
+
+/// A peer may be reading what it was lent, and hear of the end only later.
+TEST_P(UcxClose, DetachingAfterAFailureLeavesWhatPeersRead) {
+  const Shared<std::atomic<int>> detached;
+  expect_silence(run_ranks(2, [&](const Rendezvous& rendezvous) {
+    auto transport = open(rendezvous);
+    constexpr std::size_t kFrame = 1UL << 20;
+    const Workspace memory(2 * kFrame);
+    transport->attach_pages(memory.pages());
+    std::fill(memory.data(), memory.data() + kFrame, std::byte{77});
+    const std::byte* place = memory.data() + kFrame;
+    Message message = rendezvous.rank == 0 ? send_to(1, 4, memory.span().first(kFrame))
+                                           : receive_from(0, 4, memory.span().last(kFrame));
+    if (rendezvous.rank == 1) message.place = &place;
+    const Ticket ticket = transport->post({&message, 1});
+    if (rendezvous.rank == 1) wait(*transport, ticket);
+    ++*detached;
+    while (*detached < 2) transport->idle(Clock::now() + milliseconds(1));  // UCX sends by its sender's progress
+    if (rendezvous.rank == 0) {
+      if (GetParam().is_shm) require(!transport->done(ticket), "its frame is lent");
+      transport->abort("of reason 19");
+      transport->detach(memory.pages());
+      std::fill(memory.data(), memory.data() + kFrame, std::byte{78});
+      ++*detached;
+    }
+    while (*detached < 3) std::this_thread::sleep_for(milliseconds(1));
+    if (rendezvous.rank == 0) return 0;
+    require(std::count(place, place + kFrame, std::byte{77}) == std::ptrdiff_t{kFrame}, "what was lent is still there");
+    transport->detach(memory.pages());
     return 0;
   }));
 }

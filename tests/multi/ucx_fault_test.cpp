@@ -5,6 +5,8 @@
 #include <fstream>
 #include <thread>
 
+#include <tightwire/workspace.hpp>
+
 #include "ucx_support.hpp"
 
 namespace tightwire::testing::ucx_fault_test {
@@ -84,10 +86,48 @@ enum class Scene {
   everybody_sends_large,  ///< transfers between all ranks when the victim dies
   victim_receives,        ///< the survivors send large messages that the victim never takes
   survivors_sleep,        ///< the survivors wait for words that never come
-  victim_sends            ///< the survivors read the victim's memory when it dies
+  victim_sends,           ///< the survivors read the victim's memory when it dies
+  survivors_hold          ///< they were lent the victim's memory, and read it on
 };
 
+/// Frames as a Session has them: in pages that a transport may share, received where their sender has them.
+void hold_frames(Transport& transport, int victim) {
+  constexpr std::size_t kFrame = 1UL << 20;
+  const Workspace memory(2 * kFrame);
+  const bool is_victim = transport.rank() == victim;
+  std::fill(memory.data(), memory.data() + kFrame, std::byte{static_cast<unsigned char>(is_victim ? 77 : 78)});
+  transport.attach_pages(memory.pages());
+  const std::byte* place = memory.data() + kFrame;
+  bool is_there = false;
+  const auto holds = [&] {
+    return !is_there || std::count(place, place + kFrame, std::byte{77}) == std::ptrdiff_t{kFrame};
+  };
+  try {
+    std::vector<Message> round;
+    for (int peer = 0; is_victim && peer < 2; ++peer) round.push_back(send_to(peer, 1, memory.span().first(kFrame)));
+    if (!is_victim) round.push_back(receive_from(victim, 1, memory.span().last(kFrame)));
+    if (!is_victim) round.back().place = &place;
+    const Ticket ticket = transport.post(round);
+    if (!is_victim) wait(transport, ticket);
+    is_there = !is_victim;
+    std::byte never{};
+    const Message word = receive_from(is_victim ? 0 : victim, 2, {&never, 1});
+    const Ticket waiting = transport.post({&word, 1});
+    for (;;) {
+      require(holds(), "what was lent stays while its owner lives");
+      require(!transport.done(waiting), "nobody sends a word");
+      transport.idle(Clock::now() + milliseconds(1));
+    }
+  } catch (const Error&) {
+    require(holds(), "and when it is dead");
+    transport.detach(memory.pages());
+    require(memory.data()[kFrame - 1] == std::byte{78}, "our own frames stay, too");
+    throw;
+  }
+}
+
 void play(Transport& transport, Scene scene, int victim) {
+  if (scene == Scene::survivors_hold) return hold_frames(transport, victim);
   constexpr std::size_t kBytes = 8UL << 20;
   const bool is_victim = transport.rank() == victim;
   std::vector<std::vector<std::byte>> in(3, std::vector<std::byte>(kBytes));
@@ -171,6 +211,10 @@ TEST_P(UcxKilledPeer, IsNoticedByReceivers) {
 
 TEST_P(UcxKilledPeer, IsNoticedBySleepers) {
   for (int repeat = 0; repeat < 10; ++repeat) kill_in(Scene::survivors_sleep, repeat);
+}
+
+TEST_P(UcxKilledPeer, LeavesWhatItHadLent) {
+  for (int repeat = 0; repeat < 3; ++repeat) kill_in(Scene::survivors_hold, repeat);
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include <tightwire/open_transport.hpp>
@@ -15,8 +17,14 @@ std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const st
   if (wanted != "auto" && !wanted.empty())
     throw Error(Errc::invalid_argument, "rank " + std::to_string(rendezvous.rank) + ": TIGHTWIRE_TRANSPORT is '" +
                                             wanted + "', which is none of auto, shm, ucx");
-  return shm::open(rendezvous,
-                   [&](const std::string& because) { return network::between_machines(rendezvous, because); });
+  const TimePoint until = deadline_after(rendezvous.timeout);
+  return shm::open(rendezvous, [&](const std::string& because) {
+    // The limit is one for both attempts.
+    Rendezvous again = rendezvous;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+    again.timeout = std::max(left, std::chrono::milliseconds{1});
+    return network::between_machines(again, because);
+  });
 }
 
 }  // namespace tightwire

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <string>
 
@@ -12,6 +13,10 @@ namespace {
 
 /// Records of one peer that are read before the others get their turn.
 constexpr int kRecordsAtOnce = 64;
+/// Parts of a stream, of a quarter each, that are moved before the others get their turn.
+constexpr int kPartsAtOnce = 4;
+/// Bytes that are copied before the others get their turn.
+constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -121,9 +126,10 @@ void Lane::meet(Request& request, const RecordFields& fields, const std::byte* p
     request.id = fields.id;
     return table_.complete(request, true);
   }
-  std::memcpy(message.data, memory_.data() + at, fields.bytes);
-  put({.kind = RecordKind::taken, .id = fields.id});
-  table_.complete(request);
+  request.moved = 0;
+  request.source = memory_.data() + at;
+  request.id = fields.id;
+  copying_.push(request);
 }
 
 void Lane::release(Request& request) {
@@ -140,7 +146,6 @@ void Lane::keep(const RingReader::Entry& entry) {
   early.in_ring = entry.fields.kind == RecordKind::bytes;
   if (!early.in_ring) in_.let_go(entry.number);
   early_.push(early);
-  if (in_.held_bytes() > kRingBytes / 2) empty_ring();
 }
 
 void Lane::empty_ring() {
@@ -182,6 +187,8 @@ bool Lane::read_ring() {
     const RingReader::Entry entry = in_.next();
     if (!in_.is_sound()) refuse(": a record of " + std::to_string(entry.fields.bytes) + " bytes, which has no room");
     on_record(entry);
+    // Asked after every record: what was matched behind an early message fills the ring as well as that itself.
+    if (in_.held_bytes() > kMostHeld) empty_ring();
     moved = true;
   }
   return moved;
@@ -189,7 +196,7 @@ bool Lane::read_ring() {
 
 bool Lane::pour() {
   bool moved = false;
-  while (!pouring_.empty()) {
+  for (int part = 0; part < kPartsAtOnce && !pouring_.empty(); ++part) {
     Request& request = pouring_.front();
     const std::size_t count =
         stream_out_.write(request.message.data + request.moved, request.message.bytes - request.moved);
@@ -203,7 +210,7 @@ bool Lane::pour() {
 
 bool Lane::fill() {
   bool moved = false;
-  while (!filling_.empty()) {
+  for (int part = 0; part < kPartsAtOnce && !filling_.empty(); ++part) {
     Request& request = filling_.front();
     const std::size_t count =
         stream_in_.read(request.message.data + request.moved, request.message.bytes - request.moved);
@@ -215,22 +222,42 @@ bool Lane::fill() {
   return moved;
 }
 
+bool Lane::copy() {
+  const bool moved = !copying_.empty();
+  for (std::size_t left = kCopiedAtOnce; left != 0 && !copying_.empty();) {
+    Request& request = copying_.front();
+    const std::size_t count = std::min(left, request.message.bytes - request.moved);
+    if (count != 0) std::memcpy(request.message.data + request.moved, request.source + request.moved, count);
+    left -= count;
+    request.moved += count;
+    if (request.moved != request.message.bytes) break;
+    put({.kind = RecordKind::taken, .id = request.id});
+    table_.complete(copying_.pop());
+  }
+  return moved;
+}
+
 bool Lane::progress() {
   bool moved = !outgoing_.empty() && flush();
   moved = read_ring() || moved;
   moved = pour() || moved;
   moved = fill() || moved;
-  if (in_.freed_much()) left_something_ = true;
-  if (left_something_) ring_bell();
+  moved = copy() || moved;
+  ring_bell();
   return moved;
 }
 
 bool Lane::has_news() const noexcept {
-  return in_.has_next() || (!filling_.empty() && stream_in_.can_read()) ||
+  if (!outgoing_.empty()) {
+    const Request* const sent = outgoing_.front().sent;
+    if (out_.can_push(sent == nullptr ? 0 : sent->message.bytes)) return true;
+  }
+  return in_.has_next() || !copying_.empty() || (!filling_.empty() && stream_in_.can_read()) ||
          (!pouring_.empty() && stream_out_.can_write());
 }
 
 void Lane::ring_bell() noexcept {
+  if (in_.freed_much()) left_something_ = true;
   if (!std::exchange(left_something_, false)) return;
   // Who goes to sleep says so first and then looks for news; we do both the other way round.
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -56,10 +56,11 @@ class Lane {
   void receive(Request& request);
   /// Gives back what a receive was lent.
   void release(Request& request);
-  /// Moves what can be moved. Returns whether anything was. Throws Error(corrupt) for a message of another size than
+  /// Moves what can be moved, but of long messages no more than a part at a time, since other threads wait for their
+  /// turn. Returns whether anything was. Throws Error(corrupt) for a message of another size than
   /// its receive, and for what no peer of ours would write.
   bool progress();
-  /// Whether `progress` has something to do because of the peer.
+  /// Whether `progress` has something to do.
   bool has_news() const noexcept;
   /// Whether something waits until the peer has room for it.
   bool is_held_up() const noexcept { return !outgoing_.empty(); }
@@ -86,6 +87,7 @@ class Lane {
   bool read_ring();
   bool pour();
   bool fill();
+  bool copy();
   void on_record(const RingReader::Entry& entry);
   void keep(const RingReader::Entry& entry);
   void empty_ring();
@@ -114,6 +116,7 @@ class Lane {
   std::vector<std::uint32_t> free_offers_;
   Fifo<Request> pouring_;  ///< sends whose bytes go into the stream
   Fifo<Request> filling_;  ///< receives that get theirs from it
+  Fifo<Request> copying_;  ///< receives that get theirs from the peer's memory
 };
 
 }  // namespace tightwire::shm

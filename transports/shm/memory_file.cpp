@@ -17,6 +17,14 @@ namespace tightwire::shm {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+/// Since Linux 6.3, which may warn of files without it, or refuse them (vm.memfd_noexec). Such a file has a seal more.
+constexpr unsigned kNoExecSeal = 8;
+
+int create_memory() noexcept {
+  const int descriptor = memfd_create("tightwire", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecSeal);
+  if (descriptor >= 0 || errno != EINVAL) return descriptor;
+  return memfd_create("tightwire", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
 
 }  // namespace
 
@@ -43,7 +51,7 @@ MemoryFile::~MemoryFile() {
 }
 
 MemoryFile MemoryFile::create(std::size_t bytes) {
-  MemoryFile file(memfd_create("tightwire", MFD_CLOEXEC | MFD_ALLOW_SEALING), bytes);
+  MemoryFile file(create_memory(), bytes);
   if (file.descriptor_ < 0) throw Error(Errc::no_memory, "shm: memfd_create: " + errno_words(errno));
   if (ftruncate(file.descriptor_, static_cast<off_t>(bytes)) != 0 || fcntl(file.descriptor_, F_ADD_SEALS, kSeals) != 0)
     throw Error(Errc::no_memory, "shm: shared memory of " + std::to_string(bytes) + " bytes: " + errno_words(errno));
@@ -55,8 +63,9 @@ MemoryFile MemoryFile::open(pid_t process, int descriptor, std::size_t bytes) {
   MemoryFile file(::open(path.c_str(), O_RDWR | O_CLOEXEC), bytes);
   if (file.descriptor_ < 0) throw Error(Errc::unsupported, "shm: opening " + path + ": " + errno_words(errno));
   struct stat status {};
-  if (fstat(file.descriptor_, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes ||
-      fcntl(file.descriptor_, F_GET_SEALS) != kSeals)
+  const int seals = fcntl(file.descriptor_, F_GET_SEALS);
+  if (fstat(file.descriptor_, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes || seals < 0 ||
+      (seals & kSeals) != kSeals)
     throw Error(Errc::corrupt, "shm: " + path + " is not sealed memory of " + std::to_string(bytes) + " bytes");
   return file;
 }
@@ -90,7 +99,8 @@ Mapping MemoryFile::map(std::size_t offset, std::size_t bytes, bool writable) co
     if (room != MAP_FAILED) munmap(room, bytes + kHugePage);
     throw Error(Errc::no_memory, "shm: mapping " + std::to_string(bytes) +
                                      " bytes of shared memory: " + errno_words(reason) +
-                                     " (is the limit on address space, `ulimit -v`, at least that large?)");
+                                     " (is the limit on address space, `ulimit -v`, at least that large, and is "
+                                     "not all of it in use, as by many transports at once?)");
   }
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
   if (before != 0) munmap(room, before);

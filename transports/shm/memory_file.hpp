@@ -29,7 +29,7 @@ class MemoryFile {
   /// Throws Error(no_memory) with the reason.
   static MemoryFile create(std::size_t bytes);
   /// That of another process, by its number there. Throws Error(unsupported) with the reason, Error(corrupt) when it is
-  /// not of this size, or not sealed.
+  /// not of this size, or lacks a seal.
   static MemoryFile open(pid_t process, int descriptor, std::size_t bytes);
   MemoryFile(MemoryFile&& other) noexcept;
   MemoryFile& operator=(MemoryFile&& other) noexcept;

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -31,42 +32,70 @@ std::string reason_against(const std::vector<Peer>& peers) {
   return "";
 }
 
-}  // namespace
-
-std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise) {
-  if (rendezvous.size > kMostRanks)
-    throw Error(Errc::unsupported,
-                "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
-  const TimePoint until = deadline_after(rendezvous.timeout);
-  Peer self;
-  std::unique_ptr<OwnSegment> own;
+/// Ours, and what of it the others are told; a failure, too.
+std::unique_ptr<OwnSegment> own_segment(int ranks, Peer& self) {
   try {
     self.place = this_place();
     self.processors = allowed_processors();
     self.process = getpid();
     self.word = random_word();
-    own = std::make_unique<OwnSegment>(rendezvous.size, self.word);
+    auto own = std::make_unique<OwnSegment>(ranks, self.word);
     self.descriptor = own->file.descriptor();
     self.file_bytes = own->file.bytes();
+    return own;
   } catch (const Error& error) {
     self.failure = error.code();
     self.failure_text = error.what();
+  } catch (const std::exception& error) {
+    self.failure = Errc::no_memory;
+    self.failure_text = error.what();
   }
-  auto membership = Membership::join(rendezvous, encode(self));
-  const std::vector<Peer> peers = peers_in(membership->blobs());
-  if (const std::string reason = reason_against(peers); !reason.empty()) {
-    if (!otherwise) throw Error(Errc::unsupported, "shm: " + reason);
-    membership->leave(rendezvous.timeout);
-    membership.reset();
-    own.reset();
-    return otherwise(reason);
-  }
+  return nullptr;
+}
+
+/// The same on every rank: why the ranks cannot share memory, as far as they know by what they told each other.
+std::optional<Error> failure_of(const std::vector<Peer>& peers) {
+  if (const std::string reason = reason_against(peers); !reason.empty())
+    return Error(Errc::unsupported, "shm: " + reason);
   for (std::size_t rank = 0; rank < peers.size(); ++rank)
     if (peers[rank].failure != Errc::ok)
-      throw Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
-  auto transport = std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout);
-  transport->greet(until);
-  return transport;
+      return Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise,
+                                std::chrono::milliseconds longest_sleep) {
+  if (rendezvous.size > kMostRanks)
+    throw Error(Errc::unsupported,
+                "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
+  const TimePoint until = deadline_after(rendezvous.timeout);
+  Peer self;
+  std::unique_ptr<OwnSegment> own = own_segment(rendezvous.size, self);
+  auto membership = Membership::join(rendezvous, encode(self));
+  const std::vector<Peer> peers = peers_in(membership->blobs());
+  std::optional<Error> failure = failure_of(peers);
+  if (failure) {
+    leave_in_order(*membership, until);
+    membership.reset();
+    own.reset();
+  } else {
+    auto transport =
+        std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout, longest_sleep);
+    failure = transport->connect(peers, until);
+    if (!failure) {
+      transport->greet(until);
+      return transport;
+    }
+    transport->leave(until);  // before what a rank shares is gone, all have looked at it
+  }
+  if (!otherwise) throw Error(*failure);
+  return otherwise(failure->what());
+}
+
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise) {
+  return open(rendezvous, otherwise, kLongestSleep);
 }
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous) { return open(rendezvous, {}); }

@@ -47,9 +47,13 @@ struct alignas(kLine) Ring {
   alignas(kLine) std::byte data[kRingBytes];
 };
 
-inline std::size_t record_length(std::size_t payload_bytes) noexcept {
+inline constexpr std::size_t record_length(std::size_t payload_bytes) noexcept {
   return sizeof(Record) + (payload_bytes + kLine - 1) / kLine * kLine;
 }
+/// What a reader may hold of a ring that it has read to the end: the rest has room for the longest record wherever the
+/// next one begins, since what is skipped at the ring's end is shorter than the record by a line.
+inline constexpr std::size_t kMostHeld = kRingBytes - 2 * record_length(kLargestInline);
+static_assert(kRingBytes > 2 * record_length(kLargestInline), "one early message must not fill a ring");
 inline Record* record_at(Ring& ring, std::uint64_t position) noexcept {
   return reinterpret_cast<Record*>(ring.data + position % kRingBytes);
 }
@@ -62,8 +66,7 @@ class RingWriter {
   /// False where there is no room yet. Whatever the reader does to the shared memory, nothing outside it is written.
   bool push(const RecordFields& fields, const std::byte* payload, std::size_t payload_bytes) noexcept {
     const std::size_t length = record_length(payload_bytes);
-    const std::size_t to_end = kRingBytes - head_ % kRingBytes;
-    const std::size_t skipped = length > to_end ? to_end : 0;
+    const std::size_t skipped = skipped_for(length);
     // Behind a record the place of the next one's word must be free, too: it is cleared before the record is told of.
     if (!has_room(skipped + length + kLine)) return false;
     if (skipped != 0) {
@@ -78,8 +81,18 @@ class RingWriter {
     hand_over(reinterpret_cast<std::byte*>(record), length);
     return true;
   }
+  /// Whether `push` would find room.
+  bool can_push(std::size_t payload_bytes) const noexcept {
+    const std::size_t length = record_length(payload_bytes);
+    const std::uint64_t tail = ring_->tail.load(std::memory_order_acquire);
+    return head_ + skipped_for(length) + length + kLine - tail <= kRingBytes;
+  }
 
  private:
+  std::size_t skipped_for(std::size_t length) const noexcept {
+    const std::size_t to_end = kRingBytes - head_ % kRingBytes;
+    return length > to_end ? to_end : 0;
+  }
   bool has_room(std::size_t bytes) noexcept {
     if (head_ + bytes - tail_ <= kRingBytes) return true;
     tail_ = ring_->tail.load(std::memory_order_acquire);
@@ -131,16 +144,16 @@ class RingReader {
     while (oldest_entry_ != next_entry_ && entries_[oldest_entry_ % entries_.size()].is_free)
       tail = entries_[oldest_entry_++ % entries_.size()].end;
     if (tail == tail_) return;
-    freed_ += tail - tail_;
     tail_ = tail;
     ring_->tail.store(tail, std::memory_order_release);
   }
   /// Bytes that what was read and not let go keeps from being written again.
   std::size_t held_bytes() const noexcept { return cursor_ - tail_; }
-  /// Whether so much became free since the last such question that a writer may wait for it.
+  /// Whether a writer may have waited for what became free since this was last true. Where less than `kMostHeld` was
+  /// written since, it found room for everything.
   bool freed_much() noexcept {
-    if (freed_ < kRingBytes / 4) return false;
-    freed_ = 0;
+    if (tail_ == told_ || cursor_ - told_ <= kMostHeld) return false;
+    told_ = tail_;
     return true;
   }
 
@@ -156,7 +169,7 @@ class RingReader {
   std::uint64_t next_entry_ = 0;
   std::uint64_t cursor_ = 0;
   std::uint64_t tail_ = 0;
-  std::uint64_t freed_ = 0;
+  std::uint64_t told_ = 0;  ///< the tail when `freed_much` was last true
   bool sound_ = true;
 };
 

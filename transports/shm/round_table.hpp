@@ -18,8 +18,9 @@ struct Request {
   Request* next = nullptr;           ///< in its round, or in the pool
   Request* next_in_queue = nullptr;  ///< of its lane
   Message message{};
-  std::size_t moved = 0;  ///< bytes through the stream
-  std::uint64_t id = 0;   ///< of a lent one: what its sender calls the offer
+  std::size_t moved = 0;              ///< bytes through the stream, or copied from
+  const std::byte* source = nullptr;  ///< the place of an offer
+  std::uint64_t id = 0;               ///< of an offer: what its sender calls it
   enum class State : std::uint8_t { under_way, complete, lent } state = State::under_way;
 };
 

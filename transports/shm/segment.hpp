@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -21,7 +22,11 @@ struct SegmentHead {
   /// Raised, and its waiters woken, by who has news for this rank while `sleepers` is not 0.
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> sleepers;
+  /// Whether this rank could open what the others share: 0 until it is known, then one more than the Errc; and why not.
+  alignas(kLine) std::atomic<std::uint32_t> outcome;
+  std::array<char, 1024> outcome_text;
 };
+static_assert(sizeof(SegmentHead) <= kPage);
 
 /// A memory file: the head, then from every rank a ring and a stream, then attached memory up to the end.
 class SegmentLayout {

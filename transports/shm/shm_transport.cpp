@@ -1,5 +1,7 @@
 #include "shm_transport.hpp"
 
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +22,22 @@ std::string description_of(const std::vector<Peer>& peers) {
   return text;
 }
 
-/// As much as the machine has, so that no attachment lacks room, and no more than many ranks can map of each other.
+/// As much as the machine has, so that no attachment lacks room, and no more than many ranks can map of each other, in
+/// several transports. Throws Error(unsupported) where files may not be as large as the control part.
 std::size_t file_bytes(int ranks, std::size_t control_bytes) {
-  constexpr std::size_t kMostMapped = std::size_t{16} << 40;
+  constexpr std::size_t kMostMapped = std::size_t{4} << 40;
   const auto pages = static_cast<std::size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
   const std::size_t machine = std::bit_ceil(pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
-  return control_bytes + std::min(machine, std::bit_floor(kMostMapped / static_cast<std::size_t>(ranks)));
+  const std::size_t wanted =
+      control_bytes + std::min(machine, std::bit_floor(kMostMapped / static_cast<std::size_t>(ranks)));
+  // Memory files count, too, and one that is too large ends the process by SIGXFSZ.
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  if (limit.rlim_cur < control_bytes + kPage)
+    throw Error(Errc::unsupported, "shm: shared memory takes a file of " + std::to_string(control_bytes + kPage) +
+                                       " bytes, and files may have " + std::to_string(limit.rlim_cur) +
+                                       " (`ulimit -f`)");
+  return std::min(wanted, static_cast<std::size_t>(limit.rlim_cur) / kPage * kPage);
 }
 
 }  // namespace
@@ -34,66 +46,60 @@ OwnSegment::OwnSegment(int ranks, std::uint64_t word) : layout(ranks) {
   file = MemoryFile::create(file_bytes(ranks, layout.control_bytes()));
   file.reserve(0, layout.ring_at(ranks));
   control = file.map(0, layout.control_bytes(), true);
-  head = new (control.data()) SegmentHead{.word = word, .bell = 0, .sleepers = 0};
+  head = new (control.data()) SegmentHead{.word = word, .bell = 0, .sleepers = 0, .outcome = 0, .outcome_text = {}};
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own,
-                           const std::vector<Peer>& peers, std::chrono::milliseconds limit)
+                           const std::vector<Peer>& peers, std::chrono::milliseconds limit,
+                           std::chrono::milliseconds longest_sleep)
     : membership_(std::move(membership)),
       own_(std::move(own)),
       limit_(limit),
       rank_(membership_->rank()),
       size_(membership_->size()),
-      process_(getpid()),
+      longest_sleep_(longest_sleep),
       node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
       looks_(processors_of(peers) < size_ ? 0 : kLooks),
       description_(description_of(peers)),
-      attachments_(own_->file, own_->layout.control_bytes()) {
-  try {
-    for (int peer = 0; peer < size_; ++peer) add_lane(peer, peers[static_cast<std::size_t>(peer)]);
-  } catch (const Error& error) {
-    membership_->give_up(error.what());
-    throw Error(error.code(), "rank " + std::to_string(rank_) + ": " + error.what());
-  }
-}
+      out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank_) + ": out of memory"),
+      attachments_(own_->file, own_->layout.control_bytes()),
+      neighbours_(peers.size()),
+      lanes_(peers.size()) {}
 
 void ShmTransport::add_lane(int peer, const Peer& theirs) {
-  if (peer == rank_) {
-    lanes_.push_back(nullptr);
-    return;
-  }
   const SegmentLayout& layout = own_->layout;
-  Neighbour neighbour;
-  neighbour.file = MemoryFile::open(theirs.process, theirs.descriptor, theirs.file_bytes);
+  Neighbour& neighbour = neighbours_[static_cast<std::size_t>(peer)];
+  const MemoryFile file = MemoryFile::open(theirs.process, theirs.descriptor, theirs.file_bytes);
   if (theirs.file_bytes <= layout.control_bytes())
     throw Error(Errc::corrupt, "shm: rank " + std::to_string(peer) + " shares too little memory");
-  neighbour.control = neighbour.file.map(0, layout.control_bytes(), true);
+  Mapping control = file.map(0, layout.control_bytes(), true);
   const std::size_t memory_bytes = theirs.file_bytes - layout.control_bytes();
-  neighbour.memory = neighbour.file.map(layout.control_bytes(), memory_bytes, false);
-  auto* const head = reinterpret_cast<SegmentHead*>(neighbour.control.data());
+  auto* const head = reinterpret_cast<SegmentHead*>(control.data());
   if (head->word != theirs.word)
     throw Error(Errc::corrupt,
                 "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
-  const auto ring = [](const Mapping& control, std::size_t at) { return reinterpret_cast<Ring*>(control.data() + at); };
-  const auto stream = [&](const Mapping& control, int from) {
-    return StreamEnd(reinterpret_cast<Stream*>(control.data() + layout.stream_at(from)),
-                     control.data() + layout.stream_data_at(from), layout.stream_bytes());
+  neighbour.control = std::move(control);
+  neighbour.memory = file.map(layout.control_bytes(), memory_bytes, false);
+  const auto ring = [](const Mapping& in, std::size_t at) { return reinterpret_cast<Ring*>(in.data() + at); };
+  const auto stream = [&](const Mapping& in, int from) {
+    return StreamEnd(reinterpret_cast<Stream*>(in.data() + layout.stream_at(from)),
+                     in.data() + layout.stream_data_at(from), layout.stream_bytes());
   };
-  lanes_.push_back(std::make_unique<Lane>(peer,
-                                          Lane::Ends{.in = ring(own_->control, layout.ring_at(peer)),
-                                                     .out = ring(neighbour.control, layout.ring_at(rank_)),
-                                                     .stream_in = stream(own_->control, peer),
-                                                     .stream_out = stream(neighbour.control, rank_),
-                                                     .peer = head,
-                                                     .memory = {neighbour.memory.data(), memory_bytes},
-                                                     .memory_at = layout.control_bytes()},
-                                          table_, attachments_));
-  neighbours_.push_back(std::move(neighbour));
+  lanes_[static_cast<std::size_t>(peer)] =
+      std::make_unique<Lane>(peer,
+                             Lane::Ends{.in = ring(own_->control, layout.ring_at(peer)),
+                                        .out = ring(neighbour.control, layout.ring_at(rank_)),
+                                        .stream_in = stream(own_->control, peer),
+                                        .stream_out = stream(neighbour.control, rank_),
+                                        .peer = head,
+                                        .memory = {neighbour.memory.data(), memory_bytes},
+                                        .memory_at = layout.control_bytes()},
+                             table_, attachments_);
 }
 
 ShmTransport::~ShmTransport() {
   try {
-    if (getpid() == process_) close_in_order();
+    if (!in_forked_child()) close_in_order();
   } catch (const std::exception&) {
     // The transport is shut by now; a destructor has nobody to tell.
   }
@@ -128,18 +134,28 @@ void ShmTransport::greet(TimePoint until) {
   }
 }
 
+/// Not even the mutex can be had: a thread that the child does not have may hold it for ever.
+void ShmTransport::refuse_child() const {
+  throw Error(Errc::unsupported, "rank " + std::to_string(rank_) +
+                                     ": this process is a child, by fork(), of the one that opened its transport, "
+                                     "and cannot use it");
+}
+
 void ShmTransport::attach_pages(std::span<std::byte> pages) {
   if (pages.empty()) return;
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   require_open();
   try {
     attachments_.attach(pages);
   } catch (const Error& error) {
     fail(error.code(), "rank " + std::to_string(rank_) + ": " + error.what(), false);
+  } catch (const std::exception&) {
+    fail_as_thrown();
   }
 }
 
 void ShmTransport::detach(std::span<std::byte> memory) noexcept {
+  if (in_forked_child()) return;  // the pages are the parent's, who goes on using them
   std::unique_lock lock(mutex_);
   if (!failure_ && table_.uses(memory)) {
     lock.unlock();
@@ -151,26 +167,26 @@ void ShmTransport::detach(std::span<std::byte> memory) noexcept {
 
 Ticket ShmTransport::post(std::span<const Message> messages) {
   require_valid(messages, rank_, size_);
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   require_open();
   if (messages.empty()) return 0;
-  Round& round = table_.open();
   try {
+    Round& round = table_.open();
     const std::uint64_t before = table_.completed_count();
     for (const Message& message : messages)
       if (message.kind == Message::Kind::receive) lane(message.peer).receive(table_.add(round, message));
     if (table_.completed_count() != before) announce();  // what was there already
     for (const Message& message : messages)
       if (message.kind == Message::Kind::send) lane(message.peer).send(table_.add(round, message));
-  } catch (const Error& error) {
-    fail(error.code(), error.what(), false);
+    for (const Message& message : messages) lane(message.peer).ring_bell();
+    return RoundTable::ticket(round);
+  } catch (const std::exception&) {
+    fail_as_thrown();
   }
-  for (const Message& message : messages) lane(message.peer).ring_bell();
-  return RoundTable::ticket(round);
 }
 
 bool ShmTransport::done(Ticket ticket) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   require_open();
   if (ticket == 0) return true;
   Round* const round = table_.find(ticket);
@@ -188,20 +204,24 @@ bool ShmTransport::done(Ticket ticket) {
 }
 
 void ShmTransport::release(Ticket ticket) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   require_open();
   Round* const round = table_.find(ticket);
   if (round == nullptr || !round->is_spent) return;
-  for (Request* request = round->first; request != nullptr; request = request->next)
-    if (request->state == Request::State::lent) {
-      lane(request->message.peer).release(*request);
-      lane(request->message.peer).ring_bell();
-    }
+  try {
+    for (Request* request = round->first; request != nullptr; request = request->next)
+      if (request->state == Request::State::lent) {
+        lane(request->message.peer).release(*request);
+        lane(request->message.peer).ring_bell();
+      }
+  } catch (const std::exception&) {
+    fail_as_thrown();
+  }
   table_.close(*round);
 }
 
 std::string ShmTransport::waiting_for(Ticket ticket) const {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   const Round* const round = table_.find(ticket);
   return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
 }
@@ -211,27 +231,54 @@ void ShmTransport::require_open() const {
 }
 
 void ShmTransport::require_healthy() {
-  if (const auto loss = membership_->loss()) [[unlikely]]
-    fail(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason, true);
+  std::string text;
+  try {
+    if (const auto loss = membership_->loss()) [[unlikely]]
+      text = "rank " + std::to_string(loss->rank) + " lost: " + loss->reason;
+  } catch (const std::exception&) {
+    fail_as_thrown();
+  }
+  if (!text.empty()) fail(Errc::peer_lost, text, true);
 }
 
 void ShmTransport::fail(Errc code, const std::string& message, bool is_known_to_peers) {
   if (!is_known_to_peers) membership_->give_up(message);
-  failure_.emplace(code, message);
+  try {
+    failure_.emplace(code, message);
+  } catch (const std::exception&) {
+    failure_ = out_of_memory_;
+  }
   announce();
   wake_sleepers();
   throw Error(*failure_);
 }
 
+/// Called where something was caught: whatever it is, the transport is shut, or messages could go on into memory that
+/// the caller takes back.
+void ShmTransport::fail_as_thrown() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    fail(error.code(), error.what(), false);
+  } catch (const std::bad_alloc&) {
+    fail(Errc::no_memory, out_of_memory_.what(), false);
+  } catch (const std::exception& error) {
+    fail(Errc::internal, "rank " + std::to_string(rank_) + ": " + error.what(), false);
+  }
+}
+
 void ShmTransport::abort(std::string_view reason) noexcept {
+  if (in_forked_child()) return;
   {
+    entering_.fetch_add(1);
     const std::lock_guard lock(mutex_);
+    entering_.fetch_sub(1);
     try {
       if (!failure_)
         failure_.emplace(Errc::peer_lost,
                          "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
     } catch (const std::exception&) {
-      // out of memory for the text: the peers hear of it all the same
+      failure_ = out_of_memory_;  // for the text: the peers hear of it all the same
     }
     membership_->give_up(reason);
   }

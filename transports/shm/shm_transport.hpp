@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "lane.hpp"
 #include "memory_file.hpp"
 #include "peer.hpp"
+#include "rendezvous/descriptor.hpp"
 #include "round_table.hpp"
 #include "segment.hpp"
 
@@ -33,15 +35,23 @@ struct OwnSegment {
   SegmentHead* head = nullptr;
 };
 
-/// Messages through memory that the ranks of one machine share, behind one mutex. Membership tells who died.
+/// What bounds one sleep, since Membership rings no bell.
+inline constexpr std::chrono::milliseconds kLongestSleep{20};
+
+/// Messages through memory that the ranks of one machine share, behind one mutex. Membership tells who died. In a child
+/// of fork() it is inert: memory and peers are the parent's.
 class ShmTransport final : public Transport {
  public:
-  /// `limit` bounds the collective close in the destructor. Opens what the peers share; throws Error(unsupported |
-  /// corrupt | no_memory).
+  /// `limit` bounds the collective close in the destructor.
   ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own, const std::vector<Peer>& peers,
-               std::chrono::milliseconds limit);
+               std::chrono::milliseconds limit, std::chrono::milliseconds longest_sleep = kLongestSleep);
   ~ShmTransport() override;
 
+  /// Opens what the peers share. Collective: where a rank cannot, all are told which, whose, and why, and this is not
+  /// to be used. Throws Error(timeout) listing who did not say, Error(peer_lost).
+  std::optional<Error> connect(const std::vector<Peer>& peers, TimePoint until);
+  /// Leaves the job together with the others, where `connect` failed. Throws Error(peer_lost).
+  void leave(TimePoint until);
   /// Exchanges a word with every peer. Throws Error(timeout) listing who did not answer.
   void greet(TimePoint until);
 
@@ -62,12 +72,28 @@ class ShmTransport final : public Transport {
 
  private:
   struct Neighbour {
-    MemoryFile file;
     Mapping control;
     Mapping memory;
   };
 
   void add_lane(int peer, const Peer& theirs);
+  std::optional<Error> try_lanes(const std::vector<Peer>& peers);
+  std::optional<Error> outcome_of(int peer, TimePoint until);
+  bool in_forked_child() const noexcept { return generation_ != rendezvous::fork_generation(); }
+  /// For a call of the program.
+  std::unique_lock<std::mutex> enter() const {
+    if (in_forked_child()) [[unlikely]]
+      refuse_child();
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) [[unlikely]] {
+      entering_.fetch_add(1);
+      lock.lock();
+      entering_.fetch_sub(1);
+    }
+    return lock;
+  }
+  [[noreturn]] void refuse_child() const;
+  void give_way(std::unique_lock<std::mutex>& lock);
   Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& heard_by_caller();
   void announce() noexcept { news_.fetch_add(1); }
@@ -77,7 +103,8 @@ class ShmTransport final : public Transport {
   void progress();
   void require_healthy();
   void sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until);
-  void fail(Errc code, const std::string& message, bool is_known_to_peers);
+  [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
+  [[noreturn]] void fail_as_thrown();
   void close_in_order();
 
   std::unique_ptr<Membership> membership_;
@@ -85,19 +112,30 @@ class ShmTransport final : public Transport {
   const std::chrono::milliseconds limit_;
   const int rank_;
   const int size_;
-  const pid_t process_;  ///< in a child of fork() the transport is inert
+  const std::chrono::milliseconds longest_sleep_;
+  const unsigned generation_ = rendezvous::fork_generation();
   const std::uint64_t node_;
   const int looks_;  ///< before the processor is given to others
   const std::string description_;
-  std::atomic<std::uint64_t> news_{1};  ///< completions, wake, the end
+  const Error out_of_memory_;             ///< made while there was some
+  std::atomic<std::uint64_t> news_{1};    ///< completions, wake, the end
+  mutable std::atomic<int> entering_{0};  ///< threads that wait for the mutex, not for news
 
   mutable std::mutex mutex_;  // everything below, and all memory that is shared
   RoundTable table_;
   Attachments attachments_;
-  std::vector<Neighbour> neighbours_;
+  std::vector<Neighbour> neighbours_;                            ///< by rank; ours is empty
   std::vector<std::unique_ptr<Lane>> lanes_;                     ///< by rank; ours is null
   std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
   std::optional<Error> failure_;
 };
+
+/// Leaves a job together with all others. Throws Error(peer_lost) where one was lost before that.
+void leave_in_order(Membership& membership, TimePoint until);
+
+/// As `shm::open`. Tests sleep for longer, so that a missed bell is not made up for.
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous,
+                                const std::function<std::unique_ptr<Transport>(const std::string& reason)>& otherwise,
+                                std::chrono::milliseconds longest_sleep);
 
 }  // namespace tightwire::shm

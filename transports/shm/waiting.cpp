@@ -17,9 +17,6 @@ namespace {
 /// about as long as waking up would take.
 constexpr std::chrono::microseconds kLookFor{50};
 
-/// What bounds one sleep, since Membership rings no bell.
-constexpr std::chrono::milliseconds kLongestSleep{20};
-
 }  // namespace
 
 void ShmTransport::progress() {
@@ -27,8 +24,8 @@ void ShmTransport::progress() {
   try {
     for (const auto& lane : lanes_)
       if (lane) lane->progress();
-  } catch (const Error& error) {
-    fail(error.code(), error.what(), false);
+  } catch (const std::exception&) {
+    fail_as_thrown();
   }
   if (table_.completed_count() == before) return;
   announce();
@@ -43,11 +40,23 @@ std::uint64_t& ShmTransport::heard_by_caller() {
   const std::thread::id caller = std::this_thread::get_id();
   for (auto& [thread, news] : heard_)
     if (thread == caller) return news;
-  return heard_.emplace_back(caller, 0).second;
+  try {
+    return heard_.emplace_back(caller, 0).second;
+  } catch (const std::exception&) {
+    fail_as_thrown();
+  }
+}
+
+/// A thread that waits takes the mutex again and again, and would get it before those that it has just woken.
+void ShmTransport::give_way(std::unique_lock<std::mutex>& lock) {
+  constexpr int kMostYields = 200;
+  lock.unlock();
+  for (int yield = 0; yield < kMostYields && entering_.load(std::memory_order_relaxed) != 0; ++yield) sched_yield();
+  lock.lock();
 }
 
 void ShmTransport::idle(TimePoint until) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock = enter();
   std::uint64_t& heard = heard_by_caller();
   TimePoint look_until{};
   for (int look = 0;; ++look) {
@@ -56,8 +65,7 @@ void ShmTransport::idle(TimePoint until) {
     if (news_.load() != heard) break;
     require_healthy();
     if (look < looks_) {
-      lock.unlock();
-      lock.lock();
+      give_way(lock);
       continue;
     }
     const TimePoint now = Clock::now();
@@ -70,6 +78,7 @@ void ShmTransport::idle(TimePoint until) {
     lock.unlock();
     sched_yield();
     lock.lock();
+    if (entering_.load(std::memory_order_relaxed) != 0) give_way(lock);
   }
   heard = news_.load();
 }
@@ -82,7 +91,7 @@ void ShmTransport::sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard
   const bool may_sleep = news_.load() == heard && !has_news();
   lock.unlock();
   if (may_sleep) {
-    const auto longest = std::min<std::chrono::nanoseconds>(until - Clock::now(), kLongestSleep);
+    const auto longest = std::min<std::chrono::nanoseconds>(until - Clock::now(), longest_sleep_);
     const auto count = std::max<std::chrono::nanoseconds::rep>(longest.count(), 0);
     const timespec limit = {.tv_sec = static_cast<time_t>(count / 1'000'000'000),
                             .tv_nsec = static_cast<long>(count % 1'000'000'000)};
@@ -90,6 +99,7 @@ void ShmTransport::sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard
   }
   head.sleepers.fetch_sub(1);
   lock.lock();
+  if (!may_sleep) give_way(lock);
 }
 
 void ShmTransport::wake_sleepers() noexcept {
@@ -98,6 +108,7 @@ void ShmTransport::wake_sleepers() noexcept {
 }
 
 void ShmTransport::wake() noexcept {
+  if (in_forked_child()) return;
   announce();
   wake_sleepers();
 }

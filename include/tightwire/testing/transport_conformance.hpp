@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <tightwire/transport.hpp>
+#include <tightwire/workspace.hpp>
 
 /// What every transport must do, to be run on one's own: each check on every rank of a job of two or more, each rank a
 /// process or a thread. A check that fails throws std::runtime_error. It opens transports itself, since some of them
@@ -163,6 +164,60 @@ inline void lets_first_messages_cross(const OpenTransport& open) {
   finish(*transport, post(*transport, from(previous, 1, in)));
   finish(*transport, sent);
   require(in == content(static_cast<std::uint64_t>(previous), 0, in.size()), "crossing messages are intact");
+  barrier(*transport);
+}
+
+/// However many messages are matched behind one that comes before its receive.
+inline void goes_on_behind_an_early_message(const OpenTransport& open) {
+  const auto transport = open();
+  const int rank = transport->rank();
+  for (const std::size_t bytes : {64UL, 100'000UL}) {
+    auto early = content(1, bytes, bytes);
+    std::vector<std::byte> word(bytes);
+    Ticket sent = 0;
+    if (rank == 0) sent = post(*transport, to(1, 1, early));
+    for (int turn = 0; rank < 2 && turn < (bytes < 1'000 ? 700 : 4); ++turn)
+      for (const int from_rank : {0, 1})
+        finish(*transport, post(*transport, rank == from_rank ? to(1 - rank, 2, word) : from(1 - rank, 2, word)));
+    if (rank == 1) finish(*transport, post(*transport, from(0, 1, word)));
+    require(rank != 1 || word == early, "the early message is intact");
+    finish(*transport, sent);
+  }
+  barrier(*transport);
+}
+
+/// A receive may be given the place where its sender has the bytes. They stay there until the receiver releases them,
+/// and are in use as long: whichever way a transport takes, this must not show.
+inline void lends_what_it_does_not_copy_until_it_is_released(const OpenTransport& open) {
+  const auto transport = open();
+  const auto rank = static_cast<std::uint64_t>(transport->rank());
+  const auto size = static_cast<std::uint64_t>(transport->size());
+  const std::uint64_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  constexpr std::size_t kBytes = 200'000;
+  const Workspace memory(2 * kBytes);
+  transport->attach_pages(memory.pages());
+  for (std::uint64_t turn = 0; turn < 3; ++turn) {
+    const auto out = content(rank, turn, kBytes), expected = content(previous, turn, kBytes);
+    std::copy(out.begin(), out.end(), memory.data());
+    const std::byte* place = memory.data() + kBytes;
+    Message receive = from(static_cast<int>(previous), 8, memory.span().subspan(kBytes));
+    receive.place = &place;
+    const Ticket received = post(*transport, receive);
+    const Ticket sent = post(*transport, to(static_cast<int>(next), 8, memory.span().first(kBytes)));
+    finish(*transport, received);
+    const bool is_lent = place != memory.data() + kBytes;
+    std::byte is_mine_lent{}, is_theirs_lent{is_lent};
+    const std::vector<Message> told = {from(static_cast<int>(next), 9, {&is_mine_lent, 1}),
+                                       to(static_cast<int>(previous), 9, {&is_theirs_lent, 1})};
+    finish(*transport, transport->post(told));
+    require(is_mine_lent == std::byte{0} || !transport->done(sent), "a send whose bytes are in use is not done");
+    barrier(*transport);
+    require(std::equal(expected.begin(), expected.end(), place), "what was sent is there until it is released");
+    transport->release(received);
+    finish(*transport, sent);
+    barrier(*transport);
+  }
+  transport->detach(memory.pages());
   barrier(*transport);
 }
 
@@ -407,6 +462,8 @@ inline std::vector<TransportCheck> transport_checks(bool threads = true) {
       {"matches_by_tag_in_any_order_and_by_order_within_a_tag",
        check::matches_by_tag_in_any_order_and_by_order_within_a_tag},
       {"lets_first_messages_cross", check::lets_first_messages_cross},
+      {"goes_on_behind_an_early_message", check::goes_on_behind_an_early_message},
+      {"lends_what_it_does_not_copy_until_it_is_released", check::lends_what_it_does_not_copy_until_it_is_released},
       {"refuses_what_cannot_work", check::refuses_what_cannot_work},
       {"a_wrong_size_is_found", check::a_wrong_size_is_found},
       {"who_gives_up_is_known_to_all_with_its_reason", check::who_gives_up_is_known_to_all_with_its_reason},
