@@ -1,10 +1,12 @@
 #include <unistd.h>
 
+#include <numeric>
 #include <random>
 #include <utility>
 
 #include <tightwire/shm.hpp>
 
+#include "opening.hpp"
 #include "peer.hpp"
 #include "shm_transport.hpp"
 
@@ -31,42 +33,84 @@ std::string reason_against(const std::vector<Peer>& peers) {
   return "";
 }
 
+std::vector<int> nodes_of(const std::vector<Peer>& peers) {
+  std::vector<int> node_of_rank;
+  for (std::size_t rank = 0; rank < peers.size(); ++rank) {
+    std::size_t first = 0;
+    while (first < rank && !apart(peers[first].place, peers[rank].place).empty()) ++first;
+    node_of_rank.push_back(static_cast<int>(first));
+  }
+  return node_of_rank;
+}
+
+class Opening final : public PartOpening {
+ public:
+  explicit Opening(int ranks) {
+    try {
+      self_.place = this_place();
+      self_.processors = allowed_processors();
+      self_.process = getpid();
+      self_.word = random_word();
+      own_ = std::make_unique<OwnSegment>(ranks, self_.word);
+      self_.descriptor = own_->file.descriptor();
+      self_.bell = own_->bell.descriptor();
+      self_.file_bytes = own_->file.bytes();
+    } catch (const Error& error) {
+      self_.failure = error.code();
+      self_.failure_text = error.what();
+    }
+  }
+
+  std::string blob() const override { return encode(self_); }
+
+  std::unique_ptr<TransportPart> connect(Job job) override {
+    const std::vector<Peer> peers = peers_in(job.blobs);
+    for (std::size_t rank = 0; rank < peers.size(); ++rank)
+      if (peers[rank].failure != Errc::ok)
+        throw Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
+    auto transport =
+        std::make_unique<ShmTransport>(std::move(job.membership), std::move(own_), peers, job.ranks, job.limit);
+    transport->greet(job.until);
+    return transport;
+  }
+
+ private:
+  Peer self_;
+  std::unique_ptr<OwnSegment> own_;
+};
+
 }  // namespace
+
+std::unique_ptr<PartOpening> prepare(int ranks) { return std::make_unique<Opening>(ranks); }
+
+std::vector<int> nodes(const Rendezvous& rendezvous) {
+  Peer self;
+  self.place = this_place();
+  const auto membership = Membership::join(rendezvous, encode(self));
+  std::vector<int> node_of_rank = nodes_of(peers_in(membership->blobs()));
+  membership->leave(rendezvous.timeout);
+  return node_of_rank;
+}
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise) {
   if (rendezvous.size > kMostRanks)
     throw Error(Errc::unsupported,
                 "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
   const TimePoint until = deadline_after(rendezvous.timeout);
-  Peer self;
-  std::unique_ptr<OwnSegment> own;
-  try {
-    self.place = this_place();
-    self.processors = allowed_processors();
-    self.process = getpid();
-    self.word = random_word();
-    own = std::make_unique<OwnSegment>(rendezvous.size, self.word);
-    self.descriptor = own->file.descriptor();
-    self.file_bytes = own->file.bytes();
-  } catch (const Error& error) {
-    self.failure = error.code();
-    self.failure_text = error.what();
-  }
-  auto membership = Membership::join(rendezvous, encode(self));
-  const std::vector<Peer> peers = peers_in(membership->blobs());
+  std::unique_ptr<PartOpening> opening = prepare(rendezvous.size);
+  auto membership = Membership::join(rendezvous, opening->blob());
+  const std::vector<std::string> blobs = membership->blobs();
+  const std::vector<Peer> peers = peers_in(blobs);
   if (const std::string reason = reason_against(peers); !reason.empty()) {
     if (!otherwise) throw Error(Errc::unsupported, "shm: " + reason);
     membership->leave(rendezvous.timeout);
     membership.reset();
-    own.reset();
-    return otherwise(reason);
+    opening.reset();
+    return otherwise(reason, nodes_of(peers));
   }
-  for (std::size_t rank = 0; rank < peers.size(); ++rank)
-    if (peers[rank].failure != Errc::ok)
-      throw Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
-  auto transport = std::make_unique<ShmTransport>(std::move(membership), std::move(own), peers, rendezvous.timeout);
-  transport->greet(until);
-  return transport;
+  std::vector<int> all(blobs.size());
+  std::iota(all.begin(), all.end(), 0);
+  return opening->connect({std::move(membership), blobs, all, rendezvous.timeout, until});
 }
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous) { return open(rendezvous, {}); }

@@ -18,9 +18,8 @@ inline constexpr int kMostRanks = 1024;
 /// What a rank's memory file begins with.
 struct SegmentHead {
   std::uint64_t word;  ///< see Peer::word
-  /// Raised, and its waiters woken, by who has news for this rank while `sleepers` is not 0.
-  alignas(kLine) std::atomic<std::uint32_t> bell;
-  std::atomic<std::uint32_t> sleepers;
+  /// Threads of this rank that sleep until its bell is rung by who has news for it.
+  alignas(kLine) std::atomic<std::uint32_t> sleepers;
 };
 
 /// A memory file: the head, then from every rank a ring and a stream, then attached memory up to the end.

@@ -12,11 +12,11 @@ namespace {
 /// A waiter that has a processor to itself looks for about two microseconds before it gives it to others.
 constexpr int kLooks = 60;
 
-std::string description_of(const std::vector<Peer>& peers) {
-  if (peers.size() == 1) return "shm: alone";
-  const int processors = processors_of(peers);
-  std::string text = "shm: " + std::to_string(peers.size()) + " ranks";
-  if (processors < static_cast<int>(peers.size())) text += " on " + std::to_string(processors) + " processors";
+std::string description_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return "shm: alone";
+  const int processors = processors_of(peers, ranks);
+  std::string text = "shm: " + std::to_string(ranks.size()) + " ranks";
+  if (processors < static_cast<int>(ranks.size())) text += " on " + std::to_string(processors) + " processors";
   return text;
 }
 
@@ -34,11 +34,12 @@ OwnSegment::OwnSegment(int ranks, std::uint64_t word) : layout(ranks) {
   file = MemoryFile::create(file_bytes(ranks, layout.control_bytes()));
   file.reserve(0, layout.ring_at(ranks));
   control = file.map(0, layout.control_bytes(), true);
-  head = new (control.data()) SegmentHead{.word = word, .bell = 0, .sleepers = 0};
+  head = new (control.data()) SegmentHead{.word = word, .sleepers = 0};
+  bell = Bell::create();
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own,
-                           const std::vector<Peer>& peers, std::chrono::milliseconds limit)
+                           const std::vector<Peer>& peers, std::vector<int> ranks, std::chrono::milliseconds limit)
     : membership_(std::move(membership)),
       own_(std::move(own)),
       limit_(limit),
@@ -46,11 +47,14 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
       size_(membership_->size()),
       process_(getpid()),
       node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
-      looks_(processors_of(peers) < size_ ? 0 : kLooks),
-      description_(description_of(peers)),
+      ranks_(std::move(ranks)),
+      looks_(processors_of(peers, ranks_) < static_cast<int>(ranks_.size()) ? 0 : kLooks),
+      description_(description_of(peers, ranks_)),
       attachments_(own_->file, own_->layout.control_bytes()) {
   try {
-    for (int peer = 0; peer < size_; ++peer) add_lane(peer, peers[static_cast<std::size_t>(peer)]);
+    lanes_.resize(static_cast<std::size_t>(size_));
+    for (const int peer : ranks_)
+      if (peer != rank_) add_lane(peer, peers[static_cast<std::size_t>(peer)]);
   } catch (const Error& error) {
     membership_->give_up(error.what());
     throw Error(error.code(), "rank " + std::to_string(rank_) + ": " + error.what());
@@ -58,37 +62,39 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
 }
 
 void ShmTransport::add_lane(int peer, const Peer& theirs) {
-  if (peer == rank_) {
-    lanes_.push_back(nullptr);
-    return;
-  }
   const SegmentLayout& layout = own_->layout;
-  Neighbour neighbour;
-  neighbour.file = MemoryFile::open(theirs.process, theirs.descriptor, theirs.file_bytes);
+  Neighbour& neighbour = neighbours_.emplace_back();
+  const MemoryFile file = MemoryFile::open(theirs.process, theirs.descriptor, theirs.file_bytes);
+  neighbour.bell = Bell::open(theirs.process, theirs.bell);
   if (theirs.file_bytes <= layout.control_bytes())
     throw Error(Errc::corrupt, "shm: rank " + std::to_string(peer) + " shares too little memory");
-  neighbour.control = neighbour.file.map(0, layout.control_bytes(), true);
+  neighbour.control = file.map(0, layout.control_bytes(), true);
   const std::size_t memory_bytes = theirs.file_bytes - layout.control_bytes();
-  neighbour.memory = neighbour.file.map(layout.control_bytes(), memory_bytes, false);
+  neighbour.memory = file.map(layout.control_bytes(), memory_bytes, false);
   auto* const head = reinterpret_cast<SegmentHead*>(neighbour.control.data());
   if (head->word != theirs.word)
     throw Error(Errc::corrupt,
                 "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
   const auto ring = [](const Mapping& control, std::size_t at) { return reinterpret_cast<Ring*>(control.data() + at); };
+  // Every rank has the others in this order.
+  const auto place_of = [&](int rank) {
+    return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
+  };
   const auto stream = [&](const Mapping& control, int from) {
     return StreamEnd(reinterpret_cast<Stream*>(control.data() + layout.stream_at(from)),
                      control.data() + layout.stream_data_at(from), layout.stream_bytes());
   };
-  lanes_.push_back(std::make_unique<Lane>(peer,
-                                          Lane::Ends{.in = ring(own_->control, layout.ring_at(peer)),
-                                                     .out = ring(neighbour.control, layout.ring_at(rank_)),
-                                                     .stream_in = stream(own_->control, peer),
-                                                     .stream_out = stream(neighbour.control, rank_),
-                                                     .peer = head,
-                                                     .memory = {neighbour.memory.data(), memory_bytes},
-                                                     .memory_at = layout.control_bytes()},
-                                          table_, attachments_));
-  neighbours_.push_back(std::move(neighbour));
+  lanes_[static_cast<std::size_t>(peer)] =
+      std::make_unique<Lane>(peer,
+                             Lane::Ends{.in = ring(own_->control, layout.ring_at(place_of(peer))),
+                                        .out = ring(neighbour.control, layout.ring_at(place_of(rank_))),
+                                        .stream_in = stream(own_->control, place_of(peer)),
+                                        .stream_out = stream(neighbour.control, place_of(rank_)),
+                                        .peer = head,
+                                        .memory = {neighbour.memory.data(), memory_bytes},
+                                        .memory_at = layout.control_bytes(),
+                                        .bell = &neighbour.bell},
+                             table_, attachments_);
 }
 
 ShmTransport::~ShmTransport() {
@@ -103,7 +109,7 @@ void ShmTransport::greet(TimePoint until) {
   constexpr std::uint64_t kTag = (std::uint64_t{1} << 48) - 1;
   std::vector<std::byte> words(2 * static_cast<std::size_t>(size_));
   std::vector<Message> round;
-  for (int peer = 0; peer < size_; ++peer) {
+  for (const int peer : ranks_) {
     if (peer == rank_) continue;
     round.push_back({.kind = Message::Kind::receive,
                      .peer = peer,
@@ -140,12 +146,8 @@ void ShmTransport::attach_pages(std::span<std::byte> pages) {
 }
 
 void ShmTransport::detach(std::span<std::byte> memory) noexcept {
-  std::unique_lock lock(mutex_);
-  if (!failure_ && table_.uses(memory)) {
-    lock.unlock();
-    abort("it took away memory that unfinished messages use");
-    lock.lock();
-  }
+  if (uses(memory)) abort("it took away memory that unfinished messages use");
+  const std::lock_guard lock(mutex_);
   attachments_.detach(memory, !failure_);
 }
 
@@ -169,7 +171,7 @@ Ticket ShmTransport::post(std::span<const Message> messages) {
   return RoundTable::ticket(round);
 }
 
-bool ShmTransport::done(Ticket ticket) {
+bool ShmTransport::settle(Ticket ticket) {
   const std::lock_guard lock(mutex_);
   require_open();
   if (ticket == 0) return true;
@@ -177,11 +179,7 @@ bool ShmTransport::done(Ticket ticket) {
   if (round == nullptr || round->is_spent)
     throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never given out");
   if (round->incomplete != 0) progress();
-  if (round->incomplete != 0) {
-    // What arrived before its sender was lost still counts, hence the question comes after the progress.
-    require_healthy();
-    return false;
-  }
+  if (round->incomplete != 0) return false;
   round->is_spent = true;
   if (round->lent == 0) table_.close(*round);
   return true;
@@ -200,10 +198,22 @@ void ShmTransport::release(Ticket ticket) {
   table_.close(*round);
 }
 
-std::string ShmTransport::waiting_for(Ticket ticket) const {
+std::string ShmTransport::waiting_for(Ticket ticket) const { return rank_list(silent(ticket)); }
+
+std::vector<int> ShmTransport::silent(Ticket ticket) const {
+  const std::lock_guard lock(mutex_);
+  return table_.silent(ticket);
+}
+
+bool ShmTransport::lends(Ticket ticket) const {
   const std::lock_guard lock(mutex_);
   const Round* const round = table_.find(ticket);
-  return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
+  return round != nullptr && round->is_spent;
+}
+
+bool ShmTransport::uses(std::span<const std::byte> memory) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return !failure_ && table_.uses(memory);
 }
 
 void ShmTransport::require_open() const {

@@ -15,8 +15,10 @@
 #include <tightwire/transport.hpp>
 
 #include "attachments.hpp"
+#include "bell.hpp"
 #include "lane.hpp"
 #include "memory_file.hpp"
+#include "part.hpp"
 #include "peer.hpp"
 #include "round_table.hpp"
 #include "segment.hpp"
@@ -31,15 +33,17 @@ struct OwnSegment {
   MemoryFile file;
   Mapping control;
   SegmentHead* head = nullptr;
+  Bell bell;
 };
 
 /// Messages through memory that the ranks of one machine share, behind one mutex. Membership tells who died.
-class ShmTransport final : public Transport {
+class ShmTransport final : public TransportPart {
  public:
-  /// `limit` bounds the collective close in the destructor. Opens what the peers share; throws Error(unsupported |
+  /// Among `ranks`, ours among them, ascending, each with a segment for so many; `peers` are those of all ranks of the
+  /// job. `limit` bounds the collective close in the destructor. Opens what the peers share; throws Error(unsupported |
   /// corrupt | no_memory).
   ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own, const std::vector<Peer>& peers,
-               std::chrono::milliseconds limit);
+               std::vector<int> ranks, std::chrono::milliseconds limit);
   ~ShmTransport() override;
 
   /// Exchanges a word with every peer. Throws Error(timeout) listing who did not answer.
@@ -51,9 +55,18 @@ class ShmTransport final : public Transport {
   void attach_pages(std::span<std::byte> pages) override;
   void detach(std::span<std::byte> memory) noexcept override;
   Ticket post(std::span<const Message> round) override;
-  bool done(Ticket ticket) override;
+  bool settle(Ticket ticket) override;
   void release(Ticket ticket) override;
   void idle(TimePoint until) override;
+  bool look() override;
+  void check_peers() override;
+  void hear() override;
+  std::chrono::milliseconds going_to_sleep() override;
+  void woke() noexcept override;
+  std::array<int, 3> descriptors() const noexcept override;
+  bool lends(Ticket ticket) const override;
+  bool uses(std::span<const std::byte> memory) const noexcept override;
+  std::vector<int> silent(Ticket ticket) const override;
   void wake() noexcept override;
   std::string waiting_for(Ticket ticket) const override;
   void abort(std::string_view reason) noexcept override;
@@ -62,7 +75,7 @@ class ShmTransport final : public Transport {
 
  private:
   struct Neighbour {
-    MemoryFile file;
+    Bell bell;
     Mapping control;
     Mapping memory;
   };
@@ -76,7 +89,6 @@ class ShmTransport final : public Transport {
   void require_open() const;
   void progress();
   void require_healthy();
-  void sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until);
   void fail(Errc code, const std::string& message, bool is_known_to_peers);
   void close_in_order();
 
@@ -87,15 +99,16 @@ class ShmTransport final : public Transport {
   const int size_;
   const pid_t process_;  ///< in a child of fork() the transport is inert
   const std::uint64_t node_;
-  const int looks_;  ///< before the processor is given to others
+  const std::vector<int> ranks_;  ///< that this transport reaches, and ours
+  const int looks_;               ///< before the processor is given to others
   const std::string description_;
   std::atomic<std::uint64_t> news_{1};  ///< completions, wake, the end
 
   mutable std::mutex mutex_;  // everything below, and all memory that is shared
   RoundTable table_;
   Attachments attachments_;
-  std::vector<Neighbour> neighbours_;
-  std::vector<std::unique_ptr<Lane>> lanes_;                     ///< by rank; ours is null
+  std::deque<Neighbour> neighbours_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null of ours and of those that it does not reach
   std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
   std::optional<Error> failure_;
 };

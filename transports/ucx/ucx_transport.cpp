@@ -44,7 +44,7 @@ std::vector<std::uint64_t> UcxTransport::exchange(std::uint64_t word, TimePoint 
   std::vector<std::uint64_t> heard(static_cast<std::size_t>(size_), word);
   std::vector<Message> round;
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
+    if (connections_->endpoint(peer) == nullptr) continue;
     const auto add = [&](Message::Kind kind, std::uint64_t& place) {
       round.push_back({.kind = kind,
                        .peer = peer,
@@ -68,11 +68,12 @@ std::vector<std::uint64_t> UcxTransport::exchange(std::uint64_t word, TimePoint 
   return heard;
 }
 
-void UcxTransport::connect(const std::vector<Peer>& peers, Checksums checksums, TimePoint until) {
+void UcxTransport::connect(const std::vector<Peer>& peers, const std::vector<int>& ranks, Checksums checksums,
+                           TimePoint until) {
   {
     const Entry entry(mutex_);
     try {
-      connections_->connect(peers);
+      connections_->connect(peers, ranks);
     } catch (const Error& error) {
       fail(error.code(), error.what(), false);
     }
@@ -116,7 +117,7 @@ void UcxTransport::attach(std::span<std::byte> memory) {
 }
 
 void UcxTransport::detach(std::span<std::byte> memory) noexcept {
-  if (is_in_use(memory)) abort("it took away memory that unfinished messages use");
+  if (uses(memory)) abort("it took away memory that unfinished messages use");
   const Entry entry(mutex_);
   const auto found = std::find_if(attachments_.begin(), attachments_.end(), [&](const Attachment& attachment) {
     return attachment.memory.data() == memory.data() && attachment.memory.size() == memory.size();
@@ -126,7 +127,7 @@ void UcxTransport::detach(std::span<std::byte> memory) noexcept {
   attachments_.erase(found);
 }
 
-bool UcxTransport::is_in_use(std::span<const std::byte> memory) const noexcept {
+bool UcxTransport::uses(std::span<const std::byte> memory) const noexcept {
   const Entry entry(mutex_);
   return !failure_ && table_.uses(memory);
 }
@@ -194,13 +195,13 @@ void UcxTransport::on_received(void* ucx, ucs_status_t status, const ucp_tag_rec
 }
 
 void UcxTransport::settle_receive(Request& request, ucs_status_t status, std::size_t bytes) noexcept {
-  if (status == UCS_OK && bytes == request.bytes)
+  if (status == UCS_OK && bytes == request.message.bytes)
     request.table->complete(request);
   else
     request.table->fail(request, bytes, status == UCS_OK ? UCS_ERR_MESSAGE_TRUNCATED : status);
 }
 
-bool UcxTransport::done(Ticket ticket) {
+bool UcxTransport::settle(Ticket ticket) {
   const Entry entry(mutex_);
   require_open();
   if (ticket == 0) return true;
@@ -208,19 +209,16 @@ bool UcxTransport::done(Ticket ticket) {
   if (round == nullptr)
     throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never given out");
   if (round->incomplete != 0) progress();
-  if (round->incomplete != 0) {
-    // What arrived before its sender was lost still counts, hence the question comes after the progress.
-    require_healthy();
-    return false;
-  }
+  if (round->incomplete != 0) return false;
   table_.close(*round);
   return true;
 }
 
-std::string UcxTransport::waiting_for(Ticket ticket) const {
+std::string UcxTransport::waiting_for(Ticket ticket) const { return rank_list(silent(ticket)); }
+
+std::vector<int> UcxTransport::silent(Ticket ticket) const {
   const Entry entry(mutex_);
-  const Round* const round = table_.find(ticket);
-  return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
+  return table_.silent(ticket);
 }
 
 std::uint64_t UcxTransport::checksum(std::span<const std::byte> payload) const noexcept {
