@@ -76,7 +76,9 @@ class UcxTransport final : public TransportPart {
 
   /// Sends a word to every peer and returns theirs, in order of rank, our own among them.
   std::vector<std::uint64_t> exchange(std::uint64_t word, TimePoint until);
-  void send(Request& request, const Message& message);
+  using Send = decltype(&ucp_tag_send_nbx);
+  Ticket start(std::span<const Message> round, Send how);
+  void send(Request& request, const Message& message, Send how);
   void receive(Request& request, const Message& message);
   static void on_sent(void* ucx, ucs_status_t status, void* request) noexcept;
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* request) noexcept;
