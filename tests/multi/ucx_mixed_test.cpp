@@ -5,7 +5,9 @@
 
 #include <array>
 #include <functional>
+#include <thread>
 
+#include <tightwire/collective/group_transport.hpp>
 #include <tightwire/open_transport.hpp>
 #include <tightwire/testing/transport_conformance.hpp>
 #include <tightwire/workspace.hpp>
@@ -75,6 +77,48 @@ TEST(UcxMixed, RefusesNodesThatRanksSeeOtherwise) {
     });
     require(error.code() == Errc::mismatch, error.what());
     for (const char* part : {"rank 0 has 0 1 | 2 3", "rank 2 has 0 1 2 | 3"}) require_in(part, error.what());
+  });
+}
+
+TEST(UcxMixed, ChecksumsAreForFramesThatLeaveTheNode) {
+  run([](const Rendezvous& rendezvous) {
+    const auto transport = kMixed.open(rendezvous, {0, 0, 1, 1});
+    const int near = rendezvous.rank ^ 1;
+    const int far = rendezvous.rank ^ 2;
+    const GroupTransport node(*transport, {rendezvous.rank, near});
+    const GroupTransport rail(*transport, {rendezvous.rank, far});
+    require(node.checksum({}) == 0 && node.shares_memory(), "inside there is no wire");
+    require(rail.checksum({}) == transport->checksum({}) && !rail.shares_memory(), "across there is one");
+    barrier(*transport);
+  });
+}
+
+/// One wait for both parts: whoever has news wakes it. The longest sleep is 100 ms.
+TEST(UcxMixed, SleepsThroughNoMessageOfEitherPart) {
+  run([](const Rendezvous& rendezvous) {
+    const auto transport = kMixed.open(rendezvous, {0, 0, 1, 1});
+    for (int turn = 0; turn < 12; ++turn) {
+      std::array<TimePoint::rep, 3> sent_at{};
+      const auto clock = [&](int sender) {
+        return std::as_writable_bytes(std::span(sent_at).subspan(static_cast<std::size_t>(sender), 1));
+      };
+      if (rendezvous.rank == 0) {
+        // From a rank of the same node, and 20 ms later from another's.
+        const Message receives[] = {receive_from(1, 9, clock(1)), receive_from(2, 9, clock(2))};
+        const Ticket tickets[] = {transport->post({&receives[0], 1}), transport->post({&receives[1], 1})};
+        for (const std::size_t sender : {1u, 2u}) {
+          wait(*transport, tickets[sender - 1]);
+          const auto late = Clock::now().time_since_epoch() - Clock::duration(sent_at[sender]);
+          require(late < std::chrono::milliseconds(50), "rank " + std::to_string(sender) + " wakes it at once");
+        }
+      } else if (rendezvous.rank != 3) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(rendezvous.rank == 1 ? 10 : 30));
+        sent_at[static_cast<std::size_t>(rendezvous.rank)] = Clock::now().time_since_epoch().count();
+        const Message send = send_to(0, 9, clock(rendezvous.rank));
+        wait(*transport, transport->post({&send, 1}));
+      }
+      barrier(*transport);
+    }
   });
 }
 
