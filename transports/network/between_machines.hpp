@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/transport.hpp>
@@ -9,5 +10,9 @@ namespace tightwire::network {
 
 /// Over UCX. Throws Error(unsupported), with `because`, where this build has none.
 std::unique_ptr<Transport> between_machines(const Rendezvous& rendezvous, const std::string& because);
+
+/// Through memory inside nodes, over UCX across; empty nodes: those that are found. Throws as above.
+std::unique_ptr<Transport> by_node(const Rendezvous& rendezvous, const std::vector<int>& node_of_rank,
+                                   const std::string& because);
 
 }  // namespace tightwire::network

@@ -28,7 +28,7 @@ void tell_outcome(SegmentHead& head, const std::optional<Error>& failure) {
 
 std::optional<Error> ShmTransport::try_lanes(const std::vector<Peer>& peers) {
   std::optional<Error> failure;
-  for (int peer = 0; peer < size_; ++peer) {
+  for (const int peer : ranks_) {
     if (peer == rank_) continue;
     const auto note = [&](Errc code, const std::string& what) {
       if (failure) return;
@@ -65,7 +65,7 @@ std::optional<Error> ShmTransport::outcome_of(int peer, TimePoint until) {
 std::optional<Error> ShmTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
   std::optional<Error> own = try_lanes(peers);
   tell_outcome(*own_->head, own);
-  for (int peer = 0; peer < size_; ++peer) {
+  for (const int peer : ranks_) {
     if (peer == rank_ && own) return own;
     if (neighbours_[static_cast<std::size_t>(peer)].control.data() == nullptr) continue;
     if (std::optional<Error> theirs = outcome_of(peer, until)) return theirs;
@@ -78,6 +78,11 @@ void leave_in_order(Membership& membership, TimePoint until) {
   membership.leave(std::max(left, std::chrono::milliseconds{1}));
   if (const auto loss = membership.loss())
     throw Error(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason);
+}
+
+void ShmTransport::end(const Error& failure) {
+  const auto lock = enter();
+  fail(failure.code(), failure.what(), false);
 }
 
 void ShmTransport::leave(TimePoint until) {
