@@ -46,7 +46,7 @@ Options parse(int argc, char** argv) {
   app.add_flag("--nodes", options.nodes,
                "every codec also over nodes, as the transport sees them: see network.sh --per-node");
   app.add_flag("!--no-pin", options.pin, "do not bind ranks to cores");
-  app.add_option("--transport", options.transport, "shm or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT");
+  app.add_option("--transport", options.transport, "shm, mixed or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT");
   app.add_flag("--json", options.json, "one JSON object per size instead of a table");
   try {
     app.parse(argc, argv);

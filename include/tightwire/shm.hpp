@@ -2,14 +2,17 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/transport.hpp>
 
 namespace tightwire::shm {
 
-/// What to do, on every rank alike, where ranks cannot share memory; gets the reason.
-using Otherwise = std::function<std::unique_ptr<Transport>(const std::string& reason)>;
+/// What to do, on every rank alike, where not all ranks can share memory; gets the reason, and for each rank the first
+/// one that it can share memory with, which may be itself.
+using Otherwise =
+    std::function<std::unique_ptr<Transport>(const std::string& reason, const std::vector<int>& node_of_rank)>;
 
 /// Joins the job and connects ranks of one machine through memory that they share: an anonymous file per rank, opened
 /// through /proc, so that nothing is left behind however a rank ends and no limit on /dev/shm counts. Frames of a

@@ -6,6 +6,7 @@
 #include <tightwire/core_session.hpp>
 #include <tightwire/error.hpp>
 #include <tightwire/local_transport.hpp>
+#include <tightwire/mixed.hpp>
 #include <tightwire/mpi.hpp>
 #include <tightwire/open_transport.hpp>
 #include <tightwire/policy.hpp>

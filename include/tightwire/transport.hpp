@@ -122,6 +122,10 @@ class Transport {
   /// caches of the sender.
   virtual bool shares_memory() const noexcept { return false; }
 
+  /// Of one that reaches some peers through memory and others not: whether messages to this one go over a wire, and so
+  /// need what `checksum` gives. The same seen from the peer; peers of one rank without a wire have none between them.
+  virtual bool has_wire_to(int /*peer*/) const noexcept { return true; }
+
   /// Equal for ranks that share a node, with links inside that are faster than those to other nodes. One process is one
   /// node.
   virtual std::uint64_t node() const noexcept { return 0; }

@@ -23,7 +23,9 @@ SessionOptions over(const std::vector<int>& node_of_rank, const char* inside = "
 
 class HierarchyOverUcx : public ::testing::TestWithParam<Network> {
  protected:
-  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous) { return GetParam().open(rendezvous); }
+  static std::shared_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<int>& nodes) {
+    return GetParam().open(rendezvous, nodes);
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, HierarchyOverUcx, ::testing::ValuesIn(all_networks()),
@@ -38,8 +40,10 @@ TEST_P(HierarchyOverUcx, SameBitsAsInProcess) {
     const int ranks = static_cast<int>(layout.size());
     const auto in_process = steps.run(ranks);
     ASSERT_TRUE(all_equal(in_process));
+    // A transport that has nodes sees them itself.
+    if (GetParam().is_mixed) steps.options.hierarchy = Hierarchy::of_transport(parse_codec(inside));
     const auto results = run_ranks(ranks, [&](const Rendezvous& rendezvous) {
-      const auto session = sealed_session(open(rendezvous), steps.model, steps.options);
+      const auto session = sealed_session(open(rendezvous, layout), steps.model, steps.options);
       require(session->description().find(": over 2 nodes of ") != std::string::npos, "it goes over nodes");
       Gradients gradients(steps.model);
       std::vector<std::byte> bytes;
@@ -61,9 +65,10 @@ TEST_P(HierarchyOverUcx, SameBitsAsInProcess) {
 TEST_P(HierarchyOverUcx, ANodeThatDisappearsIsNamedToTheOthers) {
   const Model model = {{"large", {1'000'003}, ElementType::f32, Int8{}}};
   const auto results = run_ranks(4, [&](const Rendezvous& rendezvous) {
-    SessionOptions options = over({0, 0, 1, 1});
+    const std::vector<int> nodes = {0, 0, 1, 1};
+    SessionOptions options = over(nodes);
     options.plan.share_elements = 0;
-    const auto session = sealed_session(open(rendezvous), model, options);
+    const auto session = sealed_session(open(rendezvous, nodes), model, options);
     Gradients gradients(model);
     TimePoint began;
     const Error error = error_of([&] {
@@ -87,7 +92,7 @@ TEST_P(HierarchyOverUcx, ANodeThatDisappearsIsNamedToTheOthers) {
 TEST_P(HierarchyOverUcx, RanksThatSeeOtherNodesAllHearBoth) {
   const auto results = run_ranks(4, [&](const Rendezvous& rendezvous) {
     const bool odd = rendezvous.rank == 3;
-    const auto transport = open(rendezvous);
+    const auto transport = open(rendezvous, {0, 1, 0, 1});
     const Error error = error_of([&] {
       sealed_session(transport, mixed_model(), over(odd ? std::vector{0, 1, 0, 1} : std::vector{0, 0, 1, 1}));
     });

@@ -12,11 +12,12 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/shm.hpp>
 #include <tightwire/transport.hpp>
 #include <tightwire/ucx.hpp>
 
+#include "mixed/mixed_transport.hpp"
 #include "process_ranks.hpp"
+#include "shm/shm_transport.hpp"
 
 /// What the tests of transports between processes share. They run inside rank processes, so that a failed check throws.
 namespace tightwire::testing {
@@ -24,10 +25,16 @@ namespace tightwire::testing {
 struct Network {
   std::string name;
   ucx::Options options;
-  bool is_shm = false;  ///< our own shared memory, not UCX
+  bool is_shm = false;    ///< our own shared memory, not UCX
+  bool is_mixed = false;  ///< our own inside nodes, UCX across
 
-  std::unique_ptr<Transport> open(const Rendezvous& rendezvous) const {
-    return is_shm ? shm::open(rendezvous) : ucx::open(rendezvous, options);
+  /// `nodes`: of a mixed one; every other rank shares one unless they are given.
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous, std::vector<int> nodes = {},
+                                  std::chrono::milliseconds longest_sleep = kLongestSleep) const {
+    if (is_shm) return shm::open(rendezvous, {}, longest_sleep);
+    if (!is_mixed) return ucx::open(rendezvous, options);
+    for (int rank = static_cast<int>(nodes.size()); rank < rendezvous.size; ++rank) nodes.push_back(rank % 2);
+    return mixed::open(rendezvous, nodes, options, {}, longest_sleep);
   }
 };
 
@@ -42,6 +49,7 @@ inline std::vector<Network> networks() {
 inline std::vector<Network> all_networks() {
   std::vector<Network> all = networks();
   all.push_back({.name = "shm", .options = {}, .is_shm = true});
+  all.push_back({.name = "mixed", .options = networks().back().options, .is_mixed = true});
   return all;
 }
 

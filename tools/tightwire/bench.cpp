@@ -117,8 +117,8 @@ void add_options(CLI::App& bench, BenchOptions& options) {
                    "Codecs, separated by spaces, \"hier(inside=bf16, across=int4)\" too; exact is always there. By "
                    "default bf16 int8 "
                    "int4, and to calibrate all that plan compares; to calibrate, bf16 and fp16 are always there");
-  bench.add_option("--transport", options.transport, "shm or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT")
-      ->check(CLI::IsMember({"auto", "shm", "ucx"}));
+  bench.add_option("--transport", options.transport, "shm, mixed or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT")
+      ->check(CLI::IsMember({"auto", "shm", "mixed", "ucx"}));
   bench.add_option("--warm-up", options.warm_up, "Rounds that do not count")->check(CLI::Range(0, 100000));
   bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
   bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");

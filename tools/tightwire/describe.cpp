@@ -74,6 +74,7 @@ std::string as_text(const Description& description) {
   line("  local", "ranks as threads of one process");
   line("  shm", "ranks of one machine, through memory that they share");
   if (description.ucx) line("  ucx", "UCX " + description.ucx->version + ": " + description.ucx->transports);
+  if (description.ucx) line("  mixed", "shm among ranks of a node, ucx between nodes");
   if (!description.ucx_error.empty()) line("  ucx", description.ucx_error);
   if (const auto& nccl = description.nccl) line("  nccl", nccl->error.empty() ? "NCCL " + nccl->version : nccl->error);
   if (description.cuda) {

@@ -1,11 +1,6 @@
 #include "lane.hpp"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
 #include <string>
 
 namespace tightwire::shm {
@@ -29,6 +24,7 @@ Lane::Lane(int peer, const Ends& ends, RoundTable& table, const Attachments& att
       stream_in_(ends.stream_in),
       stream_out_(ends.stream_out),
       peer_head_(ends.peer),
+      peer_bell_(ends.bell),
       memory_(ends.memory),
       memory_at_(ends.memory_at) {}
 
@@ -124,7 +120,7 @@ void Lane::meet(Request& request, const RecordFields& fields, const std::byte* p
   if (message.place != nullptr) {
     *message.place = memory_.data() + at;
     request.id = fields.id;
-    return table_.complete(request, true);
+    return table_.lend(request);
   }
   request.moved = 0;
   request.source = memory_.data() + at;
@@ -262,8 +258,7 @@ void Lane::ring_bell() noexcept {
   // Who goes to sleep says so first and then looks for news; we do both the other way round.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (peer_head_->sleepers.load(std::memory_order_relaxed) == 0) return;
-  peer_head_->bell.fetch_add(1, std::memory_order_release);
-  syscall(SYS_futex, &peer_head_->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  peer_bell_->ring();
 }
 
 }  // namespace tightwire::shm

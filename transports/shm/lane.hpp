@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attachments.hpp"
+#include "bell.hpp"
 #include "queues.hpp"
 #include "ring.hpp"
 #include "round_table.hpp"
@@ -42,9 +43,10 @@ class Lane {
     Ring* out;
     StreamEnd stream_in;
     StreamEnd stream_out;
-    SegmentHead* peer;                  ///< whose bell to ring
+    SegmentHead* peer;                  ///< tells who sleeps there
     std::span<const std::byte> memory;  ///< the peer's attached memory,
     std::uint64_t memory_at;            ///< which is at this place of its file
+    const Bell* bell = nullptr;         ///< of the peer
   };
 
   Lane(int peer, const Ends& ends, RoundTable& table, const Attachments& attachments);
@@ -103,6 +105,7 @@ class Lane {
   StreamEnd stream_in_;
   StreamEnd stream_out_;
   SegmentHead* const peer_head_;
+  const Bell* const peer_bell_;
   const std::span<const std::byte> memory_;
   const std::uint64_t memory_at_;
   bool left_something_ = false;

@@ -18,8 +18,8 @@
 namespace tightwire::shm {
 namespace {
 
-constexpr std::string_view kMagic = "tightwire-shm-1";
-constexpr std::size_t kFields = 12;
+constexpr std::string_view kMagic = "tightwire-shm-2";
+constexpr std::size_t kFields = 13;
 
 /// The value of a line "Name:\tvalue" of /proc/self/status.
 std::string own_status(const std::string& name) {
@@ -92,6 +92,7 @@ std::string encode(const Peer& peer) {
   put(peer.processors);
   put(std::to_string(peer.process));
   put(std::to_string(peer.descriptor));
+  put(std::to_string(peer.bell));
   put(std::to_string(peer.file_bytes));
   put(std::to_string(peer.word));
   put(std::to_string(static_cast<int>(peer.failure)));
@@ -113,12 +114,13 @@ Peer decode_peer(std::string_view text, int rank) {
   peer.processors = fields[5];
   peer.process = number_in<pid_t>(fields[6], rank);
   peer.descriptor = number_in<int>(fields[7], rank);
-  peer.file_bytes = number_in<std::uint64_t>(fields[8], rank);
-  peer.word = number_in<std::uint64_t>(fields[9], rank);
-  const int failure = number_in<int>(fields[10], rank);
+  peer.bell = number_in<int>(fields[8], rank);
+  peer.file_bytes = number_in<std::uint64_t>(fields[9], rank);
+  peer.word = number_in<std::uint64_t>(fields[10], rank);
+  const int failure = number_in<int>(fields[11], rank);
   if (failure < 0 || failure > static_cast<int>(Errc::internal)) refuse_peer(rank);
   peer.failure = static_cast<Errc>(failure);
-  peer.failure_text = fields[11];
+  peer.failure_text = fields[12];
   return peer;
 }
 
@@ -135,16 +137,16 @@ std::string allowed_processors() {
   return text;
 }
 
-int processors_of(const std::vector<Peer>& peers) {
+int processors_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
   int count = 0;
   std::size_t longest = 0;
   for (const Peer& peer : peers) longest = std::max(longest, peer.processors.size());
   for (std::size_t digit = 0; digit < longest; ++digit) {
     unsigned all = 0;
-    for (const Peer& peer : peers) {
+    for (const int rank : ranks) {
+      const std::string& processors = peers[static_cast<std::size_t>(rank)].processors;
       unsigned value = 0;
-      if (digit < peer.processors.size())
-        std::from_chars(&peer.processors[digit], &peer.processors[digit] + 1, value, 16);
+      if (digit < processors.size()) std::from_chars(&processors[digit], &processors[digit] + 1, value, 16);
       all |= value;
     }
     count += std::popcount(all);

@@ -31,6 +31,7 @@ struct Peer {
   std::string processors;  ///< those it may run on, as hexadecimal words
   pid_t process = 0;
   int descriptor = -1;  ///< of its memory file
+  int bell = -1;        ///< its number there
   std::uint64_t file_bytes = 0;
   std::uint64_t word = 0;  ///< that its segment begins with, so that another process of this number is not taken for it
   Errc failure = Errc::ok;
@@ -43,7 +44,7 @@ Peer decode_peer(std::string_view text, int rank);
 
 /// Processors that this thread may run on.
 std::string allowed_processors();
-/// Of all ranks together.
-int processors_of(const std::vector<Peer>& peers);
+/// Of some ranks together.
+int processors_of(const std::vector<Peer>& peers, const std::vector<int>& ranks);
 
 }  // namespace tightwire::shm

@@ -1,12 +1,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <span>
-#include <string>
 
-#include <tightwire/round_pool.hpp>
-#include <tightwire/transport.hpp>
+#include "rounds.hpp"
 
 namespace tightwire::shm {
 
@@ -22,6 +18,8 @@ struct Request {
   const std::byte* source = nullptr;  ///< the place of an offer
   std::uint64_t id = 0;               ///< of an offer: what its sender calls it
   enum class State : std::uint8_t { under_way, complete, lent } state = State::under_way;
+
+  bool is_awaited() const noexcept { return state == State::under_way; }
 };
 
 /// A posted round, kept by RoundPool.
@@ -36,40 +34,27 @@ struct Round {
   Round* next_free = nullptr;
 };
 
-/// The rounds in flight and their messages. Records are pooled: it allocates only when more are in flight than ever
-/// before. Its owner serialises all calls.
-class RoundTable {
+/// The rounds in flight, and what they were lent.
+class RoundTable : public Rounds<Round, Request> {
  public:
-  Round& open();
-  Request& add(Round& round, const Message& message);
-  static Ticket ticket(const Round& round) noexcept { return RoundPool<Round>::ticket(round); }
-  Round* find(Ticket ticket) noexcept { return rounds_.find(ticket); }
-  const Round* find(Ticket ticket) const noexcept { return rounds_.find(ticket); }
-  /// Takes a round back of which nothing is under way or lent.
-  void close(Round& round) noexcept;
-
-  /// A lent receive is complete, too.
-  void complete(Request& request, bool is_lent = false) noexcept;
-
-  std::uint64_t completed_count() const noexcept { return completed_; }
-  std::size_t incomplete_count() const noexcept { return incomplete_; }
-  /// True if a message under way uses some of `memory`.
-  bool uses(std::span<const std::byte> memory) const noexcept;
-  /// Ranks that messages of `round` wait for, ascending: "1, 3".
-  static std::string waiting_for(const Round& round);
+  Round& open() {
+    Round& round = Rounds::open();
+    round.lent = 0;
+    round.is_spent = false;
+    return round;
+  }
+  /// Of a receive: complete, too.
+  void lend(Request& request) noexcept {
+    complete(request);
+    request.state = Request::State::lent;
+    ++request.round->lent;
+  }
   /// Calls `visit` with every message that is lent.
   template <class Visit>
   void for_each_lent(const Visit& visit) {
-    for (Request& request : requests_)
+    for (Request& request : requests())
       if (request.round != nullptr && request.state == Request::State::lent) visit(request);
   }
-
- private:
-  RoundPool<Round> rounds_;
-  std::deque<Request> requests_;
-  Request* free_requests_ = nullptr;
-  std::uint64_t completed_ = 0;
-  std::size_t incomplete_ = 0;
 };
 
 }  // namespace tightwire::shm

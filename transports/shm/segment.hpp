@@ -19,9 +19,8 @@ inline constexpr int kMostRanks = 1024;
 /// What a rank's memory file begins with.
 struct SegmentHead {
   std::uint64_t word;  ///< see Peer::word
-  /// Raised, and its waiters woken, by who has news for this rank while `sleepers` is not 0.
-  alignas(kLine) std::atomic<std::uint32_t> bell;
-  std::atomic<std::uint32_t> sleepers;
+  /// Threads of this rank that sleep until its bell is rung by who has news for it.
+  alignas(kLine) std::atomic<std::uint32_t> sleepers;
   /// Whether this rank could open what the others share: 0 until it is known, then one more than the Errc; and why not.
   alignas(kLine) std::atomic<std::uint32_t> outcome;
   std::array<char, 1024> outcome_text;

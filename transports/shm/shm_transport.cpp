@@ -14,11 +14,11 @@ namespace {
 /// A waiter that has a processor to itself looks for about two microseconds before it gives it to others.
 constexpr int kLooks = 60;
 
-std::string description_of(const std::vector<Peer>& peers) {
-  if (peers.size() == 1) return "shm: alone";
-  const int processors = processors_of(peers);
-  std::string text = "shm: " + std::to_string(peers.size()) + " ranks";
-  if (processors < static_cast<int>(peers.size())) text += " on " + std::to_string(processors) + " processors";
+std::string description_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return "shm: alone";
+  const int processors = processors_of(peers, ranks);
+  std::string text = "shm: " + std::to_string(ranks.size()) + " ranks";
+  if (processors < static_cast<int>(ranks.size())) text += " on " + std::to_string(processors) + " processors";
   return text;
 }
 
@@ -46,11 +46,12 @@ OwnSegment::OwnSegment(int ranks, std::uint64_t word) : layout(ranks) {
   file = MemoryFile::create(file_bytes(ranks, layout.control_bytes()));
   file.reserve(0, layout.ring_at(ranks));
   control = file.map(0, layout.control_bytes(), true);
-  head = new (control.data()) SegmentHead{.word = word, .bell = 0, .sleepers = 0, .outcome = 0, .outcome_text = {}};
+  head = new (control.data()) SegmentHead{.word = word, .sleepers = 0, .outcome = 0, .outcome_text = {}};
+  bell = Bell::create();
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own,
-                           const std::vector<Peer>& peers, std::chrono::milliseconds limit,
+                           const std::vector<Peer>& peers, std::vector<int> ranks, std::chrono::milliseconds limit,
                            std::chrono::milliseconds longest_sleep)
     : membership_(std::move(membership)),
       own_(std::move(own)),
@@ -59,8 +60,9 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
       size_(membership_->size()),
       longest_sleep_(longest_sleep),
       node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
-      looks_(processors_of(peers) < size_ ? 0 : kLooks),
-      description_(description_of(peers)),
+      ranks_(std::move(ranks)),
+      looks_(processors_of(peers, ranks_) < static_cast<int>(ranks_.size()) ? 0 : kLooks),
+      description_(description_of(peers, ranks_)),
       out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank_) + ": out of memory"),
       attachments_(own_->file, own_->layout.control_bytes()),
       neighbours_(peers.size()),
@@ -78,22 +80,28 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
   if (head->word != theirs.word)
     throw Error(Errc::corrupt,
                 "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
-  neighbour.control = std::move(control);
+  neighbour.control = std::move(control);  // whatever fails from here on, its outcome can be read
+  neighbour.bell = Bell::open(theirs.process, theirs.bell);
   neighbour.memory = file.map(layout.control_bytes(), memory_bytes, false);
   const auto ring = [](const Mapping& in, std::size_t at) { return reinterpret_cast<Ring*>(in.data() + at); };
+  // Every rank has the others in this order.
+  const auto place_of = [&](int rank) {
+    return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
+  };
   const auto stream = [&](const Mapping& in, int from) {
     return StreamEnd(reinterpret_cast<Stream*>(in.data() + layout.stream_at(from)),
                      in.data() + layout.stream_data_at(from), layout.stream_bytes());
   };
   lanes_[static_cast<std::size_t>(peer)] =
       std::make_unique<Lane>(peer,
-                             Lane::Ends{.in = ring(own_->control, layout.ring_at(peer)),
-                                        .out = ring(neighbour.control, layout.ring_at(rank_)),
-                                        .stream_in = stream(own_->control, peer),
-                                        .stream_out = stream(neighbour.control, rank_),
+                             Lane::Ends{.in = ring(own_->control, layout.ring_at(place_of(peer))),
+                                        .out = ring(neighbour.control, layout.ring_at(place_of(rank_))),
+                                        .stream_in = stream(own_->control, place_of(peer)),
+                                        .stream_out = stream(neighbour.control, place_of(rank_)),
                                         .peer = head,
                                         .memory = {neighbour.memory.data(), memory_bytes},
-                                        .memory_at = layout.control_bytes()},
+                                        .memory_at = layout.control_bytes(),
+                                        .bell = &neighbour.bell},
                              table_, attachments_);
 }
 
@@ -109,7 +117,7 @@ void ShmTransport::greet(TimePoint until) {
   constexpr std::uint64_t kTag = (std::uint64_t{1} << 48) - 1;
   std::vector<std::byte> words(2 * static_cast<std::size_t>(size_));
   std::vector<Message> round;
-  for (int peer = 0; peer < size_; ++peer) {
+  for (const int peer : ranks_) {
     if (peer == rank_) continue;
     round.push_back({.kind = Message::Kind::receive,
                      .peer = peer,
@@ -156,12 +164,8 @@ void ShmTransport::attach_pages(std::span<std::byte> pages) {
 
 void ShmTransport::detach(std::span<std::byte> memory) noexcept {
   if (in_forked_child()) return;  // the pages are the parent's, who goes on using them
-  std::unique_lock lock(mutex_);
-  if (!failure_ && table_.uses(memory)) {
-    lock.unlock();
-    abort("it took away memory that unfinished messages use");
-    lock.lock();
-  }
+  if (uses(memory)) abort("it took away memory that unfinished messages use");
+  const std::lock_guard lock(mutex_);
   attachments_.detach(memory, !failure_);
 }
 
@@ -185,7 +189,7 @@ Ticket ShmTransport::post(std::span<const Message> messages) {
   }
 }
 
-bool ShmTransport::done(Ticket ticket) {
+bool ShmTransport::settle(Ticket ticket) {
   const auto lock = enter();
   require_open();
   if (ticket == 0) return true;
@@ -193,11 +197,7 @@ bool ShmTransport::done(Ticket ticket) {
   if (round == nullptr || round->is_spent)
     throw Error(Errc::invalid_argument, "rank " + std::to_string(rank_) + ": this ticket was spent or never given out");
   if (round->incomplete != 0) progress();
-  if (round->incomplete != 0) {
-    // What arrived before its sender was lost still counts, hence the question comes after the progress.
-    require_healthy();
-    return false;
-  }
+  if (round->incomplete != 0) return false;
   round->is_spent = true;
   if (round->lent == 0) table_.close(*round);
   return true;
@@ -220,10 +220,23 @@ void ShmTransport::release(Ticket ticket) {
   table_.close(*round);
 }
 
-std::string ShmTransport::waiting_for(Ticket ticket) const {
+std::string ShmTransport::waiting_for(Ticket ticket) const { return rank_list(silent(ticket)); }
+
+std::vector<int> ShmTransport::silent(Ticket ticket) const {
+  const auto lock = enter();
+  return table_.silent(ticket);
+}
+
+bool ShmTransport::lends(Ticket ticket) const {
   const auto lock = enter();
   const Round* const round = table_.find(ticket);
-  return round == nullptr ? std::string{} : RoundTable::waiting_for(*round);
+  return round != nullptr && round->is_spent;
+}
+
+bool ShmTransport::uses(std::span<const std::byte> memory) const noexcept {
+  if (in_forked_child()) return false;
+  const std::lock_guard lock(mutex_);
+  return !failure_ && table_.uses(memory);
 }
 
 void ShmTransport::require_open() const {

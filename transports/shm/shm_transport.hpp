@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,11 +12,14 @@
 #include <vector>
 
 #include <tightwire/rendezvous.hpp>
+#include <tightwire/shm.hpp>
 #include <tightwire/transport.hpp>
 
 #include "attachments.hpp"
+#include "bell.hpp"
 #include "lane.hpp"
 #include "memory_file.hpp"
+#include "part.hpp"
 #include "peer.hpp"
 #include "rendezvous/descriptor.hpp"
 #include "round_table.hpp"
@@ -33,22 +35,22 @@ struct OwnSegment {
   MemoryFile file;
   Mapping control;
   SegmentHead* head = nullptr;
+  Bell bell;
 };
-
-/// What bounds one sleep, since Membership rings no bell.
-inline constexpr std::chrono::milliseconds kLongestSleep{20};
 
 /// Messages through memory that the ranks of one machine share, behind one mutex. Membership tells who died. In a child
 /// of fork() it is inert: memory and peers are the parent's.
-class ShmTransport final : public Transport {
+class ShmTransport final : public TransportPart {
  public:
-  /// `limit` bounds the collective close in the destructor.
+  /// Among `ranks`, ours among them, ascending, each with a segment for so many; `peers` are those of all ranks of the
+  /// job. `limit` bounds the collective close in the destructor.
   ShmTransport(std::unique_ptr<Membership> membership, std::unique_ptr<OwnSegment> own, const std::vector<Peer>& peers,
-               std::chrono::milliseconds limit, std::chrono::milliseconds longest_sleep = kLongestSleep);
+               std::vector<int> ranks, std::chrono::milliseconds limit,
+               std::chrono::milliseconds longest_sleep = kLongestSleep);
   ~ShmTransport() override;
 
-  /// Opens what the peers share. Collective: where a rank cannot, all are told which, whose, and why, and this is not
-  /// to be used. Throws Error(timeout) listing who did not say, Error(peer_lost).
+  /// Opens what the peers share. Collective: where a rank cannot, all are told which, whose, and why, and this is shut.
+  /// Throws Error(timeout) listing who did not say, Error(peer_lost).
   std::optional<Error> connect(const std::vector<Peer>& peers, TimePoint until);
   /// Leaves the job together with the others, where `connect` failed. Throws Error(peer_lost).
   void leave(TimePoint until);
@@ -61,9 +63,19 @@ class ShmTransport final : public Transport {
   void attach_pages(std::span<std::byte> pages) override;
   void detach(std::span<std::byte> memory) noexcept override;
   Ticket post(std::span<const Message> round) override;
-  bool done(Ticket ticket) override;
+  bool settle(Ticket ticket) override;
   void release(Ticket ticket) override;
   void idle(TimePoint until) override;
+  bool look() override;
+  void check_peers() override;
+  void hear() override;
+  std::chrono::milliseconds going_to_sleep() override;
+  void woke() noexcept override;
+  void give_way() noexcept override;
+  std::array<int, 3> descriptors() const noexcept override;
+  bool lends(Ticket ticket) const override;
+  bool uses(std::span<const std::byte> memory) const noexcept override;
+  std::vector<int> silent(Ticket ticket) const override;
   void wake() noexcept override;
   std::string waiting_for(Ticket ticket) const override;
   void abort(std::string_view reason) noexcept override;
@@ -72,6 +84,7 @@ class ShmTransport final : public Transport {
 
  private:
   struct Neighbour {
+    Bell bell;
     Mapping control;
     Mapping memory;
   };
@@ -93,7 +106,6 @@ class ShmTransport final : public Transport {
     return lock;
   }
   [[noreturn]] void refuse_child() const;
-  void give_way(std::unique_lock<std::mutex>& lock);
   Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& heard_by_caller();
   void announce() noexcept { news_.fetch_add(1); }
@@ -102,7 +114,6 @@ class ShmTransport final : public Transport {
   void require_open() const;
   void progress();
   void require_healthy();
-  void sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until);
   [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
   [[noreturn]] void fail_as_thrown();
   void close_in_order();
@@ -115,7 +126,8 @@ class ShmTransport final : public Transport {
   const std::chrono::milliseconds longest_sleep_;
   const unsigned generation_ = rendezvous::fork_generation();
   const std::uint64_t node_;
-  const int looks_;  ///< before the processor is given to others
+  const std::vector<int> ranks_;  ///< that this transport reaches, and ours
+  const int looks_;               ///< before the processor is given to others
   const std::string description_;
   const Error out_of_memory_;             ///< made while there was some
   std::atomic<std::uint64_t> news_{1};    ///< completions, wake, the end
@@ -124,18 +136,14 @@ class ShmTransport final : public Transport {
   mutable std::mutex mutex_;  // everything below, and all memory that is shared
   RoundTable table_;
   Attachments attachments_;
-  std::vector<Neighbour> neighbours_;                            ///< by rank; ours is empty
-  std::vector<std::unique_ptr<Lane>> lanes_;                     ///< by rank; ours is null
+  std::vector<Neighbour> neighbours_;         ///< by rank; ours is empty, and of those that it does not reach
+  std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null of the same
   std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
   std::optional<Error> failure_;
 };
 
-/// Leaves a job together with all others. Throws Error(peer_lost) where one was lost before that.
-void leave_in_order(Membership& membership, TimePoint until);
-
 /// As `shm::open`. Tests sleep for longer, so that a missed bell is not made up for.
-std::unique_ptr<Transport> open(const Rendezvous& rendezvous,
-                                const std::function<std::unique_ptr<Transport>(const std::string& reason)>& otherwise,
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise,
                                 std::chrono::milliseconds longest_sleep);
 
 }  // namespace tightwire::shm

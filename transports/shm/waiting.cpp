@@ -1,23 +1,10 @@
-// Progress and waiting: look a little, then give the processor to others between looks, then sleep.
-#include <linux/futex.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include "waiting.hpp"
 
 #include <algorithm>
-#include <climits>
 
 #include "shm_transport.hpp"
 
 namespace tightwire::shm {
-namespace {
-
-/// A message between running peers takes a microsecond, waking up tens of them: before it sleeps, a waiter looks for
-/// about as long as waking up would take.
-constexpr std::chrono::microseconds kLookFor{50};
-
-}  // namespace
 
 void ShmTransport::progress() {
   const std::uint64_t before = table_.completed_count();
@@ -48,64 +35,53 @@ std::uint64_t& ShmTransport::heard_by_caller() {
 }
 
 /// A thread that waits takes the mutex again and again, and would get it before those that it has just woken.
-void ShmTransport::give_way(std::unique_lock<std::mutex>& lock) {
+void ShmTransport::give_way() noexcept {
   constexpr int kMostYields = 200;
-  lock.unlock();
   for (int yield = 0; yield < kMostYields && entering_.load(std::memory_order_relaxed) != 0; ++yield) sched_yield();
-  lock.lock();
 }
 
 void ShmTransport::idle(TimePoint until) {
-  std::unique_lock lock = enter();
-  std::uint64_t& heard = heard_by_caller();
-  TimePoint look_until{};
-  for (int look = 0;; ++look) {
-    require_open();
-    progress();
-    if (news_.load() != heard) break;
-    require_healthy();
-    if (look < looks_) {
-      give_way(lock);
-      continue;
-    }
-    const TimePoint now = Clock::now();
-    if (look == looks_) look_until = now + kLookFor;
-    if (now >= until) break;
-    if (now >= look_until) {
-      sleep(lock, heard, until);
-      continue;
-    }
-    lock.unlock();
-    sched_yield();
-    lock.lock();
-    if (entering_.load(std::memory_order_relaxed) != 0) give_way(lock);
-  }
-  heard = news_.load();
+  TransportPart* const self = this;
+  wait_for_news({&self, 1}, looks_, until);
 }
 
-/// Says that it sleeps, then looks once more, then sleeps; who has news does it the other way round.
-void ShmTransport::sleep(std::unique_lock<std::mutex>& lock, std::uint64_t heard, TimePoint until) {
-  SegmentHead& head = *own_->head;
-  head.sleepers.fetch_add(1);
-  const std::uint32_t bell = head.bell.load();
-  const bool may_sleep = news_.load() == heard && !has_news();
-  lock.unlock();
-  if (may_sleep) {
-    const auto longest = std::min<std::chrono::nanoseconds>(until - Clock::now(), longest_sleep_);
-    const auto count = std::max<std::chrono::nanoseconds::rep>(longest.count(), 0);
-    const timespec limit = {.tv_sec = static_cast<time_t>(count / 1'000'000'000),
-                            .tv_nsec = static_cast<long>(count % 1'000'000'000)};
-    syscall(SYS_futex, &head.bell, FUTEX_WAIT, bell, &limit, nullptr, 0);
-  }
-  head.sleepers.fetch_sub(1);
-  lock.lock();
-  if (!may_sleep) give_way(lock);
+bool ShmTransport::look() {
+  const auto lock = enter();
+  require_open();
+  progress();
+  return news_.load() != heard_by_caller();
 }
 
-void ShmTransport::wake_sleepers() noexcept {
-  own_->head->bell.fetch_add(1);
-  syscall(SYS_futex, &own_->head->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void ShmTransport::check_peers() {
+  const auto lock = enter();
+  require_open();
+  require_healthy();
 }
+
+void ShmTransport::hear() {
+  const auto lock = enter();
+  heard_by_caller() = news_.load();
+}
+
+/// Says that it sleeps, then looks once more; who has news does it the other way round.
+std::chrono::milliseconds ShmTransport::going_to_sleep() {
+  const auto lock = enter();
+  own_->head->sleepers.fetch_add(1);
+  const bool may_sleep = news_.load() == heard_by_caller() && !has_news();
+  return may_sleep ? longest_sleep_ : std::chrono::milliseconds{0};
+}
+
+void ShmTransport::woke() noexcept {
+  const std::lock_guard lock(mutex_);
+  // The last one to wake silences the bell: earlier, another sleeper could go on sleeping.
+  if (own_->head->sleepers.fetch_sub(1) == 1) own_->bell.silence();
+}
+
+std::array<int, 3> ShmTransport::descriptors() const noexcept {
+  return {own_->bell.descriptor(), membership_->loss_descriptor(), -1};
+}
+
+void ShmTransport::wake_sleepers() noexcept { own_->bell.ring(); }
 
 void ShmTransport::wake() noexcept {
   if (in_forked_child()) return;

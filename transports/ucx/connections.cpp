@@ -36,11 +36,11 @@ Peer Connections::self() const {
   return self;
 }
 
-void Connections::connect(const std::vector<Peer>& peers) {
+void Connections::connect(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
   const Peer& self = peers[static_cast<std::size_t>(rank_)];
-  for (std::size_t index = 0; index < peers.size(); ++index) {
-    const int peer = static_cast<int>(index);
+  for (const int peer : ranks) {
     if (peer == rank_) continue;
+    const auto index = static_cast<std::size_t>(peer);
     Endpoint& endpoint = endpoints_[index];
     endpoint.owner = this;
     endpoint.peer = peer;

@@ -21,7 +21,7 @@ struct EndpointFailure {
   ucs_status_t status;
 };
 
-/// One endpoint per peer on one worker. Its owner serialises all calls.
+/// One endpoint for each peer that is reached, on one worker. Its owner serialises all calls.
 class Connections {
  public:
   Connections(const Options& options, int rank, int size);
@@ -31,12 +31,14 @@ class Connections {
 
   /// What the others need to know to connect to us.
   Peer self() const;
-  /// Makes an endpoint to every other rank. UCX connects them while it makes progress.
-  void connect(const std::vector<Peer>& peers);
+  /// Makes an endpoint to each of `ranks` but ours; `peers` are those of all. UCX connects them while it makes
+  /// progress.
+  void connect(const std::vector<Peer>& peers, const std::vector<int>& ranks);
 
   ucp_context_h context() const noexcept { return context_.get(); }
   ucp_worker_h worker() const noexcept { return worker_.get(); }
   int event_descriptor() const noexcept { return worker_.event_descriptor(); }
+  /// Null where there is none.
   ucp_ep_h endpoint(int peer) const noexcept { return endpoints_[static_cast<std::size_t>(peer)].handle; }
   /// The first endpoint that failed since `connect`.
   const std::optional<EndpointFailure>& failure() const noexcept { return failure_; }

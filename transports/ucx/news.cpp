@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -46,14 +45,6 @@ void News::woke() noexcept {
   // The last one to wake empties the descriptor: emptied earlier, it could let another sleeper go on sleeping.
   eventfd_t ignored;
   if (--sleepers_ == 0) eventfd_read(descriptor_, &ignored);
-}
-
-void News::sleep(std::span<pollfd> descriptors, TimePoint until) const noexcept {
-  descriptors.front() = {.fd = descriptor_, .events = POLLIN, .revents = 0};
-  const auto left = std::max(std::chrono::nanoseconds{0}, std::chrono::nanoseconds(until - Clock::now()));
-  const timespec limit = {.tv_sec = static_cast<time_t>(left.count() / 1'000'000'000),
-                          .tv_nsec = static_cast<long>(left.count() % 1'000'000'000)};
-  ppoll(descriptors.data(), descriptors.size(), &limit, nullptr);
 }
 
 }  // namespace tightwire::ucx

@@ -1,9 +1,6 @@
 #pragma once
-#include <poll.h>
-
 #include <atomic>
 #include <cstdint>
-#include <span>
 
 #include <tightwire/transport.hpp>
 
@@ -27,13 +24,12 @@ class News {
   /// lost and then returns early once.
   std::uint64_t& heard_by_this_thread() const noexcept;
 
-  /// A thread that is going to sleep says so first, then looks at the count once more, then calls `sleep`, then
-  /// `woke`. `going_to_sleep` and `woke` are called under one lock.
+  /// A thread that is going to sleep says so first, then looks at the count once more, then sleeps until `descriptor`
+  /// is readable, which an announcement makes it, then calls `woke`. `going_to_sleep` and `woke` are called under one
+  /// lock.
   void going_to_sleep() noexcept { ++sleepers_; }
   void woke() noexcept;
-  /// Returns when one of `descriptors` is readable, after an announcement, or at `until`. The first descriptor is
-  /// filled in here.
-  void sleep(std::span<pollfd> descriptors, TimePoint until) const noexcept;
+  int descriptor() const noexcept { return descriptor_; }
 
  private:
   std::uint64_t id_;

@@ -1,8 +1,10 @@
+#include <numeric>
 #include <utility>
 
 #include "connections.hpp"
 #include "inventory.hpp"
 #include "log_capture.hpp"
+#include "opening.hpp"
 #include "ucx_transport.hpp"
 
 namespace tightwire::ucx {
@@ -18,28 +20,53 @@ std::vector<Peer> decode_peers(const std::vector<std::string>& blobs) {
   return peers;
 }
 
+class Opening final : public PartOpening {
+ public:
+  Opening(const Rendezvous& rendezvous, const Options& options) : checksums_(options.checksums) {
+    const LogCapture capture;
+    try {
+      require_available(options);
+      connections_ = std::make_unique<Connections>(options, rendezvous.rank, rendezvous.size);
+      self_ = connections_->self();
+    } catch (const Error& error) {
+      self_.failure = error.code();
+      self_.failure_text = error.what();
+    }
+  }
+
+  std::string blob() const override { return encode(self_); }
+
+  std::unique_ptr<TransportPart> connect(Job job) override {
+    const LogCapture capture;
+    const std::vector<Peer> peers = decode_peers(job.blobs);
+    auto transport = std::make_unique<UcxTransport>(std::move(job.membership), std::move(connections_), job.limit,
+                                                    job.longest_sleep);
+    transport->connect(peers, job.ranks, checksums_, job.until);
+    return transport;
+  }
+
+ private:
+  const Checksums checksums_;
+  std::unique_ptr<Connections> connections_;
+  Peer self_;
+};
+
 }  // namespace
+
+std::unique_ptr<PartOpening> prepare(const Rendezvous& rendezvous, const Options& options) {
+  return std::make_unique<Opening>(rendezvous, options);
+}
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& options) {
   if (rendezvous.size > 1 << 16)
     throw Error(Errc::unsupported, "ucx: at most 65536 ranks, got " + std::to_string(rendezvous.size));
   const TimePoint until = deadline_after(rendezvous.timeout);
-  const LogCapture capture;
-  std::unique_ptr<Connections> connections;
-  Peer self;
-  try {
-    require_available(options);
-    connections = std::make_unique<Connections>(options, rendezvous.rank, rendezvous.size);
-    self = connections->self();
-  } catch (const Error& error) {
-    self.failure = error.code();
-    self.failure_text = error.what();
-  }
-  auto membership = Membership::join(rendezvous, encode(self));
-  const std::vector<Peer> peers = decode_peers(membership->blobs());
-  auto transport = std::make_unique<UcxTransport>(std::move(membership), std::move(connections), rendezvous.timeout);
-  transport->connect(peers, options.checksums, until);
-  return transport;
+  const auto opening = prepare(rendezvous, options);
+  auto membership = Membership::join(rendezvous, opening->blob());
+  const std::vector<std::string> blobs = membership->blobs();
+  std::vector<int> all(blobs.size());
+  std::iota(all.begin(), all.end(), 0);
+  return opening->connect({std::move(membership), blobs, all, rendezvous.timeout, until});
 }
 
 }  // namespace tightwire::ucx

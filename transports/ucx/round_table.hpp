@@ -3,13 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
-#include <span>
-#include <string>
 
-#include <tightwire/round_pool.hpp>
-#include <tightwire/transport.hpp>
+#include "rounds.hpp"
 
 namespace tightwire::ucx {
 
@@ -22,12 +18,10 @@ struct Request {
   Round* round = nullptr;
   Request* next = nullptr;  ///< in its round, or in the pool
   void* ucx = nullptr;      ///< UCX's own request while it is under way
-  Message::Kind kind = Message::Kind::send;
-  int peer = 0;
-  std::uint64_t tag = 0;
-  const std::byte* data = nullptr;
-  std::size_t bytes = 0;
+  Message message{};
   enum class State : std::uint8_t { under_way, complete, failed } state = State::under_way;
+
+  bool is_awaited() const noexcept { return state != State::complete; }
 };
 
 /// A posted round, kept by RoundPool.
@@ -42,7 +36,6 @@ struct Round {
 
 /// Why a message failed, noted inside a callback of UCX and acted upon outside.
 struct MessageFailure {
-  Message::Kind kind;
   int peer;
   std::uint64_t tag;
   std::size_t expected_bytes;
@@ -50,39 +43,33 @@ struct MessageFailure {
   ucs_status_t status;
 };
 
-/// The rounds in flight and their messages. Records are pooled: it allocates only when more are in flight than ever
-/// before. Its owner serialises all calls.
-class RoundTable {
+/// The rounds in flight, and what failed of them.
+class RoundTable : public Rounds<Round, Request> {
  public:
-  Round& open() { return rounds_.open(); }
-  Request& add(Round& round, const Message& message);
-  static Ticket ticket(const Round& round) noexcept { return RoundPool<Round>::ticket(round); }
-  Round* find(Ticket ticket) noexcept { return rounds_.find(ticket); }
-  const Round* find(Ticket ticket) const noexcept { return rounds_.find(ticket); }
-  /// Takes a round back whose messages are all complete.
-  void close(Round& round) noexcept;
-
-  void complete(Request& request) noexcept;
-  void fail(Request& request, std::size_t received_bytes, ucs_status_t status) noexcept;
-
-  /// Messages completed since the table was made.
-  std::uint64_t completed_count() const noexcept { return completed_; }
-  std::size_t incomplete_count() const noexcept { return incomplete_; }
-  /// True if a message under way uses some of `memory`.
-  bool uses(std::span<const std::byte> memory) const noexcept;
+  Request& add(Round& round, const Message& message) {
+    Request& request = Rounds::add(round, message);
+    request.table = this;
+    return request;
+  }
+  void fail(Request& request, std::size_t received_bytes, ucs_status_t status) noexcept {
+    request.state = Request::State::failed;
+    if (!failure_)
+      failure_ = MessageFailure{.peer = request.message.peer,
+                                .tag = request.message.tag,
+                                .expected_bytes = request.message.bytes,
+                                .received_bytes = received_bytes,
+                                .status = status};
+  }
   /// The first message that failed.
   const std::optional<MessageFailure>& failure() const noexcept { return failure_; }
   /// Asks UCX to drop every receive that no message has met yet.
-  void cancel_receives(ucp_worker_h worker) noexcept;
-  /// Ranks that messages of `round` wait for, ascending: "1, 3".
-  static std::string waiting_for(const Round& round);
+  void cancel_receives(ucp_worker_h worker) noexcept {
+    for (Request& request : requests())
+      if (request.ucx != nullptr && request.message.kind == Message::Kind::receive)
+        ucp_request_cancel(worker, request.ucx);
+  }
 
  private:
-  RoundPool<Round> rounds_;
-  std::deque<Request> requests_;
-  Request* free_requests_ = nullptr;
-  std::uint64_t completed_ = 0;
-  std::size_t incomplete_ = 0;
   std::optional<MessageFailure> failure_;
 };
 

@@ -13,21 +13,22 @@
 #include "connections.hpp"
 #include "log_capture.hpp"
 #include "news.hpp"
+#include "part.hpp"
 #include "round_table.hpp"
 
 namespace tightwire::ucx {
 
 /// Tagged messages over one UCP worker behind one mutex. UCX moves the bytes; Membership tells who died.
-class UcxTransport final : public Transport {
+class UcxTransport final : public TransportPart {
  public:
   /// `limit` bounds the collective close in the destructor.
   UcxTransport(std::unique_ptr<Membership> membership, std::unique_ptr<Connections> connections,
-               std::chrono::milliseconds limit);
+               std::chrono::milliseconds limit, std::chrono::milliseconds longest_sleep = kLongestSleep);
   ~UcxTransport() override;
 
-  /// Makes the endpoints and exchanges a word with every peer over them, so that no later call connects lazily.
+  /// Makes endpoints to `ranks` and exchanges a word with each over them, so that no later call connects lazily.
   /// Throws Error(timeout) listing who did not answer.
-  void connect(const std::vector<Peer>& peers, Checksums checksums, TimePoint until);
+  void connect(const std::vector<Peer>& peers, const std::vector<int>& ranks, Checksums checksums, TimePoint until);
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
@@ -35,8 +36,16 @@ class UcxTransport final : public Transport {
   void attach(std::span<std::byte> memory) override;
   void detach(std::span<std::byte> memory) noexcept override;
   Ticket post(std::span<const Message> round) override;
-  bool done(Ticket ticket) override;
+  bool settle(Ticket ticket) override;
   void idle(TimePoint until) override;
+  bool look() override;
+  void check_peers() override;
+  void hear() override { news_.heard_by_this_thread() = news_.count(); }
+  std::chrono::milliseconds going_to_sleep() override;
+  void woke() noexcept override;
+  std::array<int, 3> descriptors() const noexcept override;
+  bool uses(std::span<const std::byte> memory) const noexcept override;
+  std::vector<int> silent(Ticket ticket) const override;
   void wake() noexcept override { news_.announce(); }
   std::string waiting_for(Ticket ticket) const override;
   void abort(std::string_view reason) noexcept override;
@@ -67,18 +76,18 @@ class UcxTransport final : public Transport {
 
   /// Sends a word to every peer and returns theirs, in order of rank, our own among them.
   std::vector<std::uint64_t> exchange(std::uint64_t word, TimePoint until);
-  void send(Request& request, const Message& message);
+  using Send = decltype(&ucp_tag_send_nbx);
+  Ticket start(std::span<const Message> round, Send how);
+  void send(Request& request, const Message& message, Send how);
   void receive(Request& request, const Message& message);
   static void on_sent(void* ucx, ucs_status_t status, void* request) noexcept;
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* request) noexcept;
   static void settle_receive(Request& request, ucs_status_t status, std::size_t bytes) noexcept;
 
-  bool is_in_use(std::span<const std::byte> memory) const noexcept;
   void require_open() const;
   void progress();
   void require_healthy();
   void act_on_failure();
-  bool sleep(Entry& entry, std::uint64_t heard, TimePoint until);
   [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
   void shut(Errc code, const std::string& message);
   void close_in_order();
@@ -86,6 +95,7 @@ class UcxTransport final : public Transport {
   std::unique_ptr<Membership> membership_;
   std::unique_ptr<Connections> connections_;
   const std::chrono::milliseconds limit_;
+  const std::chrono::milliseconds longest_sleep_;
   const int rank_;
   const int size_;
   std::string description_ = "ucx";

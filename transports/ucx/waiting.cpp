@@ -1,9 +1,4 @@
-// Progress and waiting: spin a little, then give the processor to others between looks, then sleep.
-#include <poll.h>
-#include <sched.h>
-
-#include <algorithm>
-#include <array>
+#include "waiting.hpp"
 
 #include "ucx_transport.hpp"
 
@@ -13,13 +8,6 @@ namespace {
 /// UCX handles a bounded number of events per call; a few calls in a row empty its queues without keeping the lock
 /// long.
 constexpr int kProgressCalls = 8;
-
-/// A message between running peers takes microseconds, waking up tens of them: before it sleeps, a waiter looks for
-/// about as long as waking up would take.
-constexpr std::chrono::microseconds kLookFor{50};
-
-/// What bounds one sleep, should an event be missed that the transports know no descriptor for.
-constexpr std::chrono::milliseconds kLongestSleep{100};
 
 /// While UCX suspects a peer, how soon to ask Membership again.
 constexpr std::chrono::milliseconds kSuspicionSleep{5};
@@ -34,38 +22,41 @@ void UcxTransport::progress() {
 }
 
 void UcxTransport::idle(TimePoint until) {
-  std::uint64_t& heard = news_.heard_by_this_thread();
-  const TimePoint look_until = Clock::now() + kLookFor;
-  for (;;) {
-    Entry entry(mutex_);
-    require_open();
-    progress();
-    if (news_.count() != heard) break;
-    require_healthy();
-    const TimePoint now = Clock::now();
-    if (now >= until) break;
-    if (now >= look_until && sleep(entry, heard, until)) continue;
-    entry.lock.unlock();
-    sched_yield();
-  }
-  heard = news_.count();
+  TransportPart* const self = this;
+  wait_for_news({&self, 1}, 0, until);
 }
 
-bool UcxTransport::sleep(Entry& entry, std::uint64_t heard, TimePoint until) {
+bool UcxTransport::look() {
+  const Entry entry(mutex_);
+  require_open();
+  progress();
+  return news_.count() != news_.heard_by_this_thread();
+}
+
+void UcxTransport::check_peers() {
+  const Entry entry(mutex_);
+  require_open();
+  require_healthy();
+}
+
+std::chrono::milliseconds UcxTransport::going_to_sleep() {
+  const Entry entry(mutex_);
   news_.going_to_sleep();
   // UCX refuses to be armed while it has work at hand: then it must make progress first.
-  const bool may_sleep = news_.count() == heard && ucp_worker_arm(connections_->worker()) == UCS_OK;
-  if (may_sleep) {
-    std::array<pollfd, 3> descriptors = {{{.fd = -1, .events = 0, .revents = 0},
-                                          {.fd = connections_->event_descriptor(), .events = POLLIN, .revents = 0},
-                                          {.fd = membership_->loss_descriptor(), .events = POLLIN, .revents = 0}}};
-    const auto longest = suspicion_ ? kSuspicionSleep : kLongestSleep;
-    entry.lock.unlock();
-    news_.sleep(descriptors, std::min(until, Clock::now() + longest));
-    entry.lock.lock();
-  }
+  const bool may_sleep =
+      !failure_ && news_.count() == news_.heard_by_this_thread() && ucp_worker_arm(connections_->worker()) == UCS_OK;
+  if (!may_sleep) return std::chrono::milliseconds{0};
+  return suspicion_ ? kSuspicionSleep : longest_sleep_;
+}
+
+void UcxTransport::woke() noexcept {
+  const Entry entry(mutex_);
   news_.woke();
-  return may_sleep;
+}
+
+std::array<int, 3> UcxTransport::descriptors() const noexcept {
+  const Entry entry(mutex_);
+  return {news_.descriptor(), connections_->event_descriptor(), membership_->loss_descriptor()};
 }
 
 }  // namespace tightwire::ucx

@@ -17,6 +17,7 @@ class GroupTransport final : public Transport {
   /// `all` must outlive it, and its rank be one of the members.
   GroupTransport(Transport& all, std::vector<int> members) : all_(all), members_(std::move(members)) {
     while (members_[me_] != all.rank()) ++me_;
+    for (const int member : members_) has_wire_ = has_wire_ || (member != all.rank() && all.has_wire_to(member));
     round_.reserve(4 * members_.size());
   }
 
@@ -37,9 +38,14 @@ class GroupTransport final : public Transport {
   void wake() noexcept override { all_.wake(); }
   std::string waiting_for(Ticket ticket) const override { return all_.waiting_for(ticket); }
   void abort(std::string_view reason) noexcept override { all_.abort(reason); }
-  std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override { return all_.checksum(payload); }
+  std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override {
+    return has_wire_ ? all_.checksum(payload) : 0;
+  }
+  bool has_wire_to(int peer) const noexcept override {
+    return all_.has_wire_to(members_[static_cast<std::size_t>(peer)]);
+  }
   std::uint64_t node() const noexcept override { return all_.node(); }
-  bool shares_memory() const noexcept override { return all_.shares_memory(); }
+  bool shares_memory() const noexcept override { return all_.shares_memory() || !has_wire_; }
 
   int named(int rank) const noexcept override { return all_.named(members_[static_cast<std::size_t>(rank)]); }
 
@@ -47,6 +53,7 @@ class GroupTransport final : public Transport {
   Transport& all_;
   std::vector<int> members_;
   std::size_t me_ = 0;
+  bool has_wire_ = false;
   std::vector<Message> round_;
 };
 
