@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,22 @@
 #include <tightwire/transport.hpp>
 
 namespace tightwire {
+
+/// What bounds one sleep, should news be missed.
+inline constexpr std::chrono::milliseconds kLongestSleep{100};
+
+/// What is left of a limit, and a little if nothing is: to be told why it was not enough.
+inline std::chrono::milliseconds time_left(TimePoint until) {
+  return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()),
+                  std::chrono::milliseconds{1});
+}
+
+/// Leaves a job together with all others. Throws Error(peer_lost) where one was lost before that.
+inline void leave_in_order(Membership& membership, TimePoint until) {
+  membership.leave(time_left(until));
+  if (const auto loss = membership.loss())
+    throw Error(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason);
+}
 
 /// A transport to all ranks of a job, or to some, where another one reaches the rest: then a thread waits for both at
 /// once (`wait_for_news`).
@@ -35,6 +53,8 @@ class TransportPart : public Transport {
   /// or zero if it must not. `woke` follows in any case.
   virtual std::chrono::milliseconds going_to_sleep() = 0;
   virtual void woke() noexcept = 0;
+  /// Lets threads through that wait to call it: one that looks again and again would be faster than they.
+  virtual void give_way() noexcept {}
   /// One of them is readable once there is news for a thread that sleeps; -1 stands for none.
   virtual std::array<int, 3> descriptors() const noexcept = 0;
 
@@ -63,9 +83,12 @@ class PartOpening {
     std::vector<int> ranks;           ///< those that the part reaches, and our own
     std::chrono::milliseconds limit;  ///< of closing
     TimePoint until;                  ///< to connect
+    std::chrono::milliseconds longest_sleep = kLongestSleep;
   };
-  /// Collective among `ranks`. Once only.
+  /// Collective among `ranks`. Once only. Null where they all know that they cannot be connected: then `failure` says
+  /// why, and this must stay until all have left the job.
   virtual std::unique_ptr<TransportPart> connect(Job job) = 0;
+  virtual std::optional<Error> failure() const { return std::nullopt; }
 };
 
 }  // namespace tightwire

@@ -49,12 +49,16 @@ inline void wait_for_news(std::span<TransportPart* const> parts, int looks, Time
     for (TransportPart* part : parts) is_news = part->look() || is_news;
     if (is_news) break;
     for (TransportPart* part : parts) part->check_peers();
-    if (look < looks) continue;
+    if (look < looks) {
+      for (TransportPart* part : parts) part->give_way();
+      continue;
+    }
     const TimePoint now = Clock::now();
     if (look == looks) look_until = now + kLookFor;
     if (now >= until) break;
     if (now >= look_until && sleep_for_news(parts, until)) continue;
     sched_yield();
+    for (TransportPart* part : parts) part->give_way();
   }
   for (TransportPart* part : parts) part->hear();
 }

@@ -4,7 +4,6 @@
 
 #include <thread>
 
-#include "shm/shm_transport.hpp"
 #include "ucx_support.hpp"
 
 namespace tightwire::testing::ucx_idle_test {
@@ -18,9 +17,10 @@ class UcxIdle : public ::testing::TestWithParam<Network> {
   void run(int size, const std::function<void(Transport&)>& body) {
     const Network network = GetParam();
     const auto results = run_ranks(size, [&](const Rendezvous& rendezvous) {
-      // Over shared memory sleeps are long, or the end of one would pass for being woken.
-      const std::unique_ptr<Transport> transport =
-          network.is_shm ? shm::open(rendezvous, {}, std::chrono::seconds(5)) : network.open(rendezvous);
+      // Over our own transports sleeps are long, or the end of one would pass for being woken.
+      const std::unique_ptr<Transport> transport = network.is_shm || network.is_mixed
+                                                       ? network.open(rendezvous, {}, std::chrono::seconds(5))
+                                                       : network.open(rendezvous);
       barrier(*transport);
       body(*transport);
       barrier(*transport);

@@ -2,6 +2,7 @@
 // too.
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <functional>
@@ -80,6 +81,24 @@ TEST(UcxMixed, RefusesNodesThatRanksSeeOtherwise) {
   });
 }
 
+/// What one node cannot, ranks of the others hear, too: all throw, or take UCX where that was asked for.
+TEST(UcxMixed, ANodeThatCannotShareMemoryIsKnownToAllNodes) {
+  run([](const Rendezvous& rendezvous) {
+    setenv("UCX_TLS", "tcp,self", 1);
+    const rlimit limit = {.rlim_cur = std::size_t{3} << 30, .rlim_max = RLIM_INFINITY};
+    if (rendezvous.rank == 1) require(setrlimit(RLIMIT_AS, &limit) == 0, "a limit is set");
+    Rendezvous own = rendezvous;
+    const Error error = error_of([&] { kMixed.open(own, {0, 0, 1, 1}); });
+    require_in("rank 1 cannot open the memory of rank 0", error.what());
+    require(error.code() == Errc::no_memory, error.what());
+    own.address += "2";
+    if (rendezvous.rank == 3) prctl(PR_SET_DUMPABLE, 0);
+    const auto transport = open_transport(own, "auto");
+    require(transport->describe().starts_with("ucx "), transport->describe());
+    barrier(*transport);
+  });
+}
+
 TEST(UcxMixed, ChecksumsAreForFramesThatLeaveTheNode) {
   run([](const Rendezvous& rendezvous) {
     const auto transport = kMixed.open(rendezvous, {0, 0, 1, 1});
@@ -93,10 +112,11 @@ TEST(UcxMixed, ChecksumsAreForFramesThatLeaveTheNode) {
   });
 }
 
-/// One wait for both parts: whoever has news wakes it. The longest sleep is 100 ms.
+/// One wait for both parts: whoever has news wakes it. The longest sleep is so long that its end does not pass for
+/// that.
 TEST(UcxMixed, SleepsThroughNoMessageOfEitherPart) {
   run([](const Rendezvous& rendezvous) {
-    const auto transport = kMixed.open(rendezvous, {0, 0, 1, 1});
+    const auto transport = kMixed.open(rendezvous, {0, 0, 1, 1}, std::chrono::seconds(5));
     for (int turn = 0; turn < 4; ++turn) {
       std::array<TimePoint::rep, 3> sent_at{};
       const auto clock = [&](int sender) {

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include <tightwire/mixed.hpp>
-#include <tightwire/shm.hpp>
 #include <tightwire/transport.hpp>
 #include <tightwire/ucx.hpp>
 
+#include "mixed/mixed_transport.hpp"
 #include "process_ranks.hpp"
+#include "shm/shm_transport.hpp"
 
 /// What the tests of transports between processes share. They run inside rank processes, so that a failed check throws.
 namespace tightwire::testing {
@@ -29,11 +29,12 @@ struct Network {
   bool is_mixed = false;  ///< our own inside nodes, UCX across
 
   /// `nodes`: of a mixed one; every other rank shares one unless they are given.
-  std::unique_ptr<Transport> open(const Rendezvous& rendezvous, std::vector<int> nodes = {}) const {
-    if (is_shm) return shm::open(rendezvous);
+  std::unique_ptr<Transport> open(const Rendezvous& rendezvous, std::vector<int> nodes = {},
+                                  std::chrono::milliseconds longest_sleep = kLongestSleep) const {
+    if (is_shm) return shm::open(rendezvous, {}, longest_sleep);
     if (!is_mixed) return ucx::open(rendezvous, options);
     for (int rank = static_cast<int>(nodes.size()); rank < rendezvous.size; ++rank) nodes.push_back(rank % 2);
-    return mixed::open(rendezvous, nodes, options);
+    return mixed::open(rendezvous, nodes, options, {}, longest_sleep);
   }
 };
 

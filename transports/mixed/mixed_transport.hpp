@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tightwire/hierarchy.hpp>
+#include <tightwire/mixed.hpp>
 #include <tightwire/round_pool.hpp>
 #include <tightwire/transport.hpp>
 
@@ -71,5 +72,10 @@ class MixedTransport final : public Transport {
   std::unique_ptr<TransportPart> across_;
   std::unique_ptr<TransportPart> inside_;
 };
+
+/// As `mixed::open`. Tests sleep for longer, so that missed news is not made up for.
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<int>& node_of_rank,
+                                const ucx::Options& options, const Otherwise& otherwise,
+                                std::chrono::milliseconds longest_sleep);
 
 }  // namespace tightwire::mixed

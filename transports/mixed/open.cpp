@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -11,10 +15,12 @@
 namespace tightwire::mixed {
 namespace {
 
-/// The membership of a job as one of the parts has it. The last one to end leaves the job for all.
+/// The membership of a job as one of the parts has it. The last one to end leaves the job for all: that with `leaves`,
+/// which tells until when, once there is less time than it has for closing.
 class PartMembership final : public Membership {
  public:
-  PartMembership(std::shared_ptr<Membership> job, bool leaves) : job_(std::move(job)), leaves_(leaves) {}
+  PartMembership(std::shared_ptr<Membership> job, std::shared_ptr<std::optional<TimePoint>> leaves)
+      : job_(std::move(job)), leaves_(std::move(leaves)) {}
 
   int rank() const noexcept override { return job_->rank(); }
   int size() const noexcept override { return job_->size(); }
@@ -23,12 +29,12 @@ class PartMembership final : public Membership {
   int loss_descriptor() const noexcept override { return job_->loss_descriptor(); }
   void give_up(std::string_view reason) noexcept override { job_->give_up(reason); }
   void leave(std::chrono::milliseconds limit) noexcept override {
-    if (leaves_) job_->leave(limit);
+    if (leaves_) job_->leave(*leaves_ ? std::min(limit, time_left(**leaves_)) : limit);
   }
 
  private:
   std::shared_ptr<Membership> job_;
-  bool leaves_;
+  std::shared_ptr<std::optional<TimePoint>> leaves_;
 };
 
 /// What a rank tells the others: nodes, then how each part is reached, each with its length in front.
@@ -82,10 +88,59 @@ Blobs blobs_in(const std::vector<std::string>& all) {
   return blobs;
 }
 
+/// What a rank of a node knows of its inside, and those of other nodes cannot.
+struct Outcome {
+  std::uint32_t code = 0;
+  std::array<char, 1020> text{};
+};
+
+/// All ranks come to the same end: those of a node know how its inside is, and tell all others.
+std::optional<Error> failure_of_any(std::optional<Error> own, TransportPart& across, const std::vector<int>& far,
+                                    TimePoint until) {
+  Outcome told;
+  if (own) {
+    told.code = static_cast<std::uint32_t>(own->code());
+    std::strncpy(told.text.data(), own->what(), told.text.size() - 1);
+  }
+  std::vector<Outcome> heard(static_cast<std::size_t>(across.size()));
+  std::vector<Message> round;
+  constexpr std::uint64_t kTag = (std::uint64_t{1} << 48) - 1;
+  for (const int peer : far) {
+    if (peer == across.rank()) continue;
+    const auto add = [&](Message::Kind kind, Outcome& outcome) {
+      round.push_back({.kind = kind,
+                       .peer = peer,
+                       .tag = kTag,
+                       .data = reinterpret_cast<std::byte*>(&outcome),
+                       .bytes = sizeof(outcome)});
+    };
+    add(Message::Kind::receive, heard[static_cast<std::size_t>(peer)]);
+    add(Message::Kind::send, told);
+  }
+  const Ticket ticket = across.post(round);
+  while (!across.done(ticket)) {
+    if (Clock::now() >= until) {
+      const std::string text = "rank " + std::to_string(across.rank()) + " did not hear in time from ranks " +
+                               across.waiting_for(ticket) + " whether their nodes share memory";
+      across.abort(text);
+      throw Error(Errc::timeout, text);
+    }
+    across.idle(until);
+  }
+  for (const Outcome& outcome : heard) {
+    if (own || outcome.code == 0) continue;
+    const auto end = std::find(outcome.text.begin(), outcome.text.end(), char{});
+    const bool is_known = outcome.code <= static_cast<std::uint32_t>(Errc::internal);
+    own.emplace(is_known ? static_cast<Errc>(outcome.code) : Errc::corrupt, std::string(outcome.text.begin(), end));
+  }
+  return own;
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<int>& node_of_rank,
-                                const ucx::Options& options) {
+                                const ucx::Options& options, const Otherwise& otherwise,
+                                std::chrono::milliseconds longest_sleep) {
   const TimePoint until = deadline_after(rendezvous.timeout);
   const Nodes nodes = tightwire::nodes_of(
       {.node_of_rank = node_of_rank.empty() ? shm::nodes(rendezvous) : node_of_rank}, rendezvous.size);
@@ -99,17 +154,33 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<
 
   const auto inside = shm::prepare(static_cast<int>(near.size()));
   const auto across = ucx::prepare(rendezvous, with_checksums);
-  const std::shared_ptr<Membership> job =
-      Membership::join(rendezvous, pack({std::string(kMagic), nodes.describe(), inside->blob(), across->blob()}));
+  Rendezvous rest = rendezvous;  // finding the nodes may have taken some of the limit
+  rest.timeout = time_left(until);
+  std::shared_ptr<Membership> job =
+      Membership::join(rest, pack({std::string(kMagic), nodes.describe(), inside->blob(), across->blob()}));
+  const auto leaving = std::make_shared<std::optional<TimePoint>>();
   Blobs blobs = blobs_in(job->blobs());
   const auto connect = [&](PartOpening& part, std::vector<std::string>& its, const std::vector<int>& ranks,
-                           bool leaves) {
-    return part.connect(
-        {std::make_unique<PartMembership>(job, leaves), std::move(its), ranks, rendezvous.timeout, until});
+                           std::shared_ptr<std::optional<TimePoint>> leaves) {
+    return part.connect({std::make_unique<PartMembership>(job, std::move(leaves)), std::move(its), ranks,
+                         rendezvous.timeout, until, longest_sleep});
   };
-  auto to_near = connect(*inside, blobs.inside, near, false);
-  auto to_far = connect(*across, blobs.across, far, true);
-  return std::make_unique<MixedTransport>(rendezvous.rank, nodes, std::move(to_near), std::move(to_far));
+  auto to_near = connect(*inside, blobs.inside, near, nullptr);
+  auto to_far = connect(*across, blobs.across, far, leaving);
+  const std::optional<Error> failure = failure_of_any(inside->failure(), *to_far, far, until);
+  if (!failure) return std::make_unique<MixedTransport>(rendezvous.rank, nodes, std::move(to_near), std::move(to_far));
+  *leaving = until;
+  to_near.reset();
+  to_far.reset();
+  if (const auto loss = job->loss())
+    throw Error(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason);
+  if (!otherwise) throw Error(*failure);
+  return otherwise(failure->what());
+}
+
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<int>& node_of_rank,
+                                const ucx::Options& options, const Otherwise& otherwise) {
+  return open(rendezvous, node_of_rank, options, otherwise, kLongestSleep);
 }
 
 }  // namespace tightwire::mixed

@@ -15,18 +15,22 @@ std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const st
   const std::string wanted = !name.empty() ? name : variable != nullptr ? variable : "auto";
   if (wanted == "shm") return shm::open(rendezvous);
   if (wanted == "ucx") return network::between_machines(rendezvous, "TIGHTWIRE_TRANSPORT=ucx");
-  if (wanted == "mixed") return network::by_node(rendezvous, {}, "TIGHTWIRE_TRANSPORT=mixed");
+  if (wanted == "mixed") return network::by_node(rendezvous, {}, "TIGHTWIRE_TRANSPORT=mixed", {});
   if (wanted != "auto" && !wanted.empty())
     throw Error(Errc::invalid_argument, "rank " + std::to_string(rendezvous.rank) + ": TIGHTWIRE_TRANSPORT is '" +
                                             wanted + "', which is none of auto, shm, mixed, ucx");
   const TimePoint until = deadline_after(rendezvous.timeout);
-  return shm::open(rendezvous, [&](const std::string& because, const std::vector<int>& node_of_rank) {
-    // The limit is one for both attempts.
+  // The limit is one for all attempts.
+  const auto rest = [&] {
     Rendezvous again = rendezvous;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
     again.timeout = std::max(left, std::chrono::milliseconds{1});
+    return again;
+  };
+  const auto over_ucx = [&](const std::string& because) { return network::between_machines(rest(), because); };
+  return shm::open(rendezvous, [&](const std::string& because, const std::vector<int>& node_of_rank) {
     const bool is_any_shared = std::set<int>(node_of_rank.begin(), node_of_rank.end()).size() < node_of_rank.size();
-    return is_any_shared ? network::by_node(again, node_of_rank, because) : network::between_machines(again, because);
+    return is_any_shared ? network::by_node(rest(), node_of_rank, because, over_ucx) : over_ucx(because);
   });
 }
 

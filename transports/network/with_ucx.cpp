@@ -10,8 +10,9 @@ std::unique_ptr<Transport> between_machines(const Rendezvous& rendezvous, const 
 }
 
 std::unique_ptr<Transport> by_node(const Rendezvous& rendezvous, const std::vector<int>& node_of_rank,
-                                   const std::string& /*because*/) {
-  return mixed::open(rendezvous, node_of_rank);
+                                   const std::string& /*because*/,
+                                   const std::function<std::unique_ptr<Transport>(const std::string&)>& otherwise) {
+  return mixed::open(rendezvous, node_of_rank, {}, otherwise);
 }
 
 }  // namespace tightwire::network

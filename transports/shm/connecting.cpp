@@ -63,31 +63,20 @@ std::optional<Error> ShmTransport::outcome_of(int peer, TimePoint until) {
 /// Who could not open another's memory knows by itself that all fail, and so does everybody who hears of one: so all
 /// come to the same end, though no rank may reach all others. Of several failures they name the first that they see.
 std::optional<Error> ShmTransport::connect(const std::vector<Peer>& peers, TimePoint until) {
-  std::optional<Error> own = try_lanes(peers);
-  tell_outcome(*own_->head, own);
+  std::optional<Error> failure = try_lanes(peers);
+  tell_outcome(*own_->head, failure);
   for (const int peer : ranks_) {
-    if (peer == rank_ && own) return own;
+    if (peer == rank_ && failure) break;
     if (neighbours_[static_cast<std::size_t>(peer)].control.data() == nullptr) continue;
-    if (std::optional<Error> theirs = outcome_of(peer, until)) return theirs;
+    if (std::optional<Error> theirs = outcome_of(peer, until)) {
+      failure = std::move(theirs);
+      break;
+    }
   }
-  return std::nullopt;
+  failure_ = failure;
+  return failure;
 }
 
-void leave_in_order(Membership& membership, TimePoint until) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-  membership.leave(std::max(left, std::chrono::milliseconds{1}));
-  if (const auto loss = membership.loss())
-    throw Error(Errc::peer_lost, "rank " + std::to_string(loss->rank) + " lost: " + loss->reason);
-}
-
-void ShmTransport::end(const Error& failure) {
-  const auto lock = enter();
-  fail(failure.code(), failure.what(), false);
-}
-
-void ShmTransport::leave(TimePoint until) {
-  failure_.emplace(Errc::unsupported, "rank " + std::to_string(rank_) + ": not all ranks could share memory");
-  leave_in_order(*membership_, until);
-}
+void ShmTransport::leave(TimePoint until) { leave_in_order(*membership_, until); }
 
 }  // namespace tightwire::shm

@@ -1,7 +1,6 @@
 #include "lane.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 namespace tightwire::shm {

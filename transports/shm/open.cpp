@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -26,12 +27,18 @@ std::vector<Peer> peers_in(const std::vector<std::string>& blobs) {
   return peers;
 }
 
-/// The same on every rank: why the ranks cannot share memory, or empty.
-std::string reason_against(const std::vector<Peer>& peers) {
-  for (std::size_t rank = 1; rank < peers.size(); ++rank)
-    if (const std::string reason = apart(peers[0].place, peers[rank].place); !reason.empty())
-      return "ranks 0 and " + std::to_string(rank) + " cannot share memory: " + reason;
-  return "";
+/// The same on all of `ranks`: why they cannot share memory, as far as they know by what they told each other.
+std::optional<Error> failure_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
+  const auto of = [&](int rank) -> const Peer& { return peers[static_cast<std::size_t>(rank)]; };
+  for (const int rank : ranks)
+    // One that others may not look into is apart from all, which matters not where it is alone.
+    if (const std::string reason = apart(of(ranks[0]).place, of(rank).place); rank != ranks[0] && !reason.empty())
+      return Error(Errc::unsupported, "shm: ranks " + std::to_string(ranks[0]) + " and " + std::to_string(rank) +
+                                          " cannot share memory: " + reason);
+  for (const int rank : ranks)
+    if (of(rank).failure != Errc::ok)
+      return Error(of(rank).failure, "rank " + std::to_string(rank) + ": " + of(rank).failure_text);
+  return std::nullopt;
 }
 
 std::vector<int> nodes_of(const std::vector<Peer>& peers) {
@@ -85,16 +92,36 @@ class Opening final : public PartOpening {
   /// Where shared memory fails inside one node, all ranks of the job are told.
   std::unique_ptr<TransportPart> connect(Job job) override {
     const std::vector<Peer> peers = peers_in(job.blobs);
-    if (const std::optional<Error> failure = failure_of(peers)) throw Error(*failure);
-    auto transport = std::make_unique<ShmTransport>(std::move(job.membership), take(), peers, job.ranks, job.limit);
-    if (const std::optional<Error> failure = transport->connect(peers, job.until)) transport->end(*failure);
-    transport->greet(job.until);
-    return transport;
+    failure_ = failure_of(peers, job.ranks);
+    if (failure_) {
+      membership_ = std::move(job.membership);
+      return nullptr;
+    }
+    transport_ = std::make_unique<ShmTransport>(std::move(job.membership), std::move(own_), peers, job.ranks, job.limit,
+                                                job.longest_sleep);
+    failure_ = transport_->connect(peers, job.until);
+    if (failure_) return nullptr;
+    transport_->greet(job.until);
+    return std::move(transport_);
+  }
+
+  std::optional<Error> failure() const override { return failure_; }
+  /// Before what a rank shares is gone, all have looked at it.
+  void leave(TimePoint until) {
+    if (transport_)
+      transport_->leave(until);
+    else
+      leave_in_order(*membership_, until);
+    transport_.reset();
+    membership_.reset();
   }
 
  private:
   Peer self_;
   std::unique_ptr<OwnSegment> own_;
+  std::optional<Error> failure_;
+  std::unique_ptr<Membership> membership_;   ///< where that was known before anything was opened
+  std::unique_ptr<ShmTransport> transport_;  ///< where it was not
 };
 
 }  // namespace
@@ -102,11 +129,12 @@ class Opening final : public PartOpening {
 std::unique_ptr<PartOpening> prepare(int ranks) { return std::make_unique<Opening>(ranks); }
 
 std::vector<int> nodes(const Rendezvous& rendezvous) {
+  const TimePoint until = deadline_after(rendezvous.timeout);
   Peer self;
   self.place = this_place();
   const auto membership = Membership::join(rendezvous, encode(self));
   std::vector<int> node_of_rank = nodes_of(peers_in(membership->blobs()));
-  membership->leave(rendezvous.timeout);
+  leave_in_order(*membership, until);
   return node_of_rank;
 }
 
@@ -116,34 +144,21 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
     throw Error(Errc::unsupported,
                 "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
   const TimePoint until = deadline_after(rendezvous.timeout);
-  Opening opening(rendezvous.size);
-  auto membership = Membership::join(rendezvous, opening.blob());
-  const std::vector<Peer> peers = peers_in(membership->blobs());
-  const std::vector<int> all = up_to(peers.size());
-  std::vector<int> nodes = all;  // where memory cannot be shared at all, it cannot inside nodes
-  std::optional<Error> failure = failure_of(peers);
-  if (!failure) {
-    if (const std::string reason = reason_against(peers); !reason.empty()) {
-      failure.emplace(Errc::unsupported, "shm: " + reason);
-      nodes = nodes_of(peers);
-    }
-  }
-  if (failure) {
-    leave_in_order(*membership, until);
-    membership.reset();
-    opening.take().reset();
-  } else {
-    auto transport = std::make_unique<ShmTransport>(std::move(membership), opening.take(), peers, all,
-                                                    rendezvous.timeout, longest_sleep);
-    failure = transport->connect(peers, until);
-    if (!failure) {
-      transport->greet(until);
-      return transport;
-    }
-    transport->leave(until);  // before what a rank shares is gone, all have looked at it
-  }
-  if (!otherwise) throw Error(*failure);
-  return otherwise(failure->what(), nodes);
+  auto opening = std::make_unique<Opening>(rendezvous.size);
+  auto membership = Membership::join(rendezvous, opening->blob());
+  const std::vector<std::string> blobs = membership->blobs();
+  std::vector<int> all(blobs.size());
+  std::iota(all.begin(), all.end(), 0);
+  if (auto transport = opening->connect({std::move(membership), blobs, all, rendezvous.timeout, until, longest_sleep}))
+    return transport;
+  opening->leave(until);
+  const Error failure = *opening->failure();
+  opening.reset();
+  if (!otherwise) throw Error(failure);
+  std::vector<int> nodes = nodes_of(peers_in(blobs));
+  // Who are of one place and cannot share memory all the same would find that out again.
+  if (std::count(nodes.begin(), nodes.end(), 0) == rendezvous.size) nodes = all;
+  return otherwise(failure.what(), nodes);
 }
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise) {

@@ -80,7 +80,8 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
   if (head->word != theirs.word)
     throw Error(Errc::corrupt,
                 "shm: process " + std::to_string(theirs.process) + " is not rank " + std::to_string(peer));
-  neighbour.control = std::move(control);
+  neighbour.control = std::move(control);  // whatever fails from here on, its outcome can be read
+  neighbour.bell = Bell::open(theirs.process, theirs.bell);
   neighbour.memory = file.map(layout.control_bytes(), memory_bytes, false);
   neighbour.bell = Bell::open(theirs.process, theirs.bell);
   const auto ring = [](const Mapping& in, std::size_t at) { return reinterpret_cast<Ring*>(in.data() + at); };

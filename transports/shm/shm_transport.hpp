@@ -38,9 +38,6 @@ struct OwnSegment {
   Bell bell;
 };
 
-/// What bounds one sleep, should a bell be missed.
-inline constexpr std::chrono::milliseconds kLongestSleep{100};
-
 /// Messages through memory that the ranks of one machine share, behind one mutex. Membership tells who died. In a child
 /// of fork() it is inert: memory and peers are the parent's.
 class ShmTransport final : public TransportPart {
@@ -52,8 +49,8 @@ class ShmTransport final : public TransportPart {
                std::chrono::milliseconds longest_sleep = kLongestSleep);
   ~ShmTransport() override;
 
-  /// Opens what the peers share. Collective: where a rank cannot, all are told which, whose, and why, and this is not
-  /// to be used. Throws Error(timeout) listing who did not say, Error(peer_lost).
+  /// Opens what the peers share. Collective: where a rank cannot, all are told which, whose, and why, and this is shut.
+  /// Throws Error(timeout) listing who did not say, Error(peer_lost).
   std::optional<Error> connect(const std::vector<Peer>& peers, TimePoint until);
   /// Leaves the job together with the others, where `connect` failed. Throws Error(peer_lost).
   void leave(TimePoint until);
@@ -76,6 +73,7 @@ class ShmTransport final : public TransportPart {
   void hear() override;
   std::chrono::milliseconds going_to_sleep() override;
   void woke() noexcept override;
+  void give_way() noexcept override;
   std::array<int, 3> descriptors() const noexcept override;
   bool lends(Ticket ticket) const override;
   bool uses(std::span<const std::byte> memory) const noexcept override;
@@ -110,7 +108,6 @@ class ShmTransport final : public TransportPart {
     return lock;
   }
   [[noreturn]] void refuse_child() const;
-  void give_way() const noexcept;
   Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& heard_by_caller();
   void announce() noexcept { news_.fetch_add(1); }
@@ -141,14 +138,11 @@ class ShmTransport final : public TransportPart {
   mutable std::mutex mutex_;  // everything below, and all memory that is shared
   RoundTable table_;
   Attachments attachments_;
-  std::vector<Neighbour> neighbours_;                            ///< by rank; some are empty, as is ours
-  std::vector<std::unique_ptr<Lane>> lanes_;                     ///< by rank; null of ours and those it does not reach
+  std::vector<Neighbour> neighbours_;         ///< by rank; ours is empty, and of those that it does not reach
+  std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null of the same
   std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
   std::optional<Error> failure_;
 };
-
-/// Leaves a job together with all others. Throws Error(peer_lost) where one was lost before that.
-void leave_in_order(Membership& membership, TimePoint until);
 
 /// As `shm::open`. Tests sleep for longer, so that a missed bell is not made up for.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise,

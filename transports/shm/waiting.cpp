@@ -7,6 +7,7 @@
 #include "shm_transport.hpp"
 
 namespace tightwire::shm {
+
 void ShmTransport::progress() {
   const std::uint64_t before = table_.completed_count();
   try {
@@ -36,6 +37,11 @@ std::uint64_t& ShmTransport::heard_by_caller() {
 }
 
 /// A thread that waits takes the mutex again and again, and would get it before those that it has just woken.
+void ShmTransport::give_way() noexcept {
+  constexpr int kMostYields = 200;
+  for (int yield = 0; yield < kMostYields && entering_.load(std::memory_order_relaxed) != 0; ++yield) sched_yield();
+}
+
 void ShmTransport::idle(TimePoint until) {
   TransportPart* const self = this;
   wait_for_news({&self, 1}, looks_, until);
@@ -48,28 +54,26 @@ void ShmTransport::give_way() const noexcept {
 }
 
 bool ShmTransport::look() {
-  if (in_forked_child()) refuse_child();
-  give_way();
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   require_open();
   progress();
   return news_.load() != heard_by_caller();
 }
 
 void ShmTransport::check_peers() {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   require_open();
   require_healthy();
 }
 
 void ShmTransport::hear() {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   heard_by_caller() = news_.load();
 }
 
 /// Says that it sleeps, then looks once more; who has news does it the other way round.
 std::chrono::milliseconds ShmTransport::going_to_sleep() {
-  const std::lock_guard lock(mutex_);
+  const auto lock = enter();
   own_->head->sleepers.fetch_add(1);
   const bool may_sleep = news_.load() == heard_by_caller() && !has_news();
   return may_sleep ? longest_sleep_ : std::chrono::milliseconds{0};

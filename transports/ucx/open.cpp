@@ -39,7 +39,8 @@ class Opening final : public PartOpening {
   std::unique_ptr<TransportPart> connect(Job job) override {
     const LogCapture capture;
     const std::vector<Peer> peers = decode_peers(job.blobs);
-    auto transport = std::make_unique<UcxTransport>(std::move(job.membership), std::move(connections_), job.limit);
+    auto transport = std::make_unique<UcxTransport>(std::move(job.membership), std::move(connections_), job.limit,
+                                                    job.longest_sleep);
     transport->connect(peers, job.ranks, checksums_, job.until);
     return transport;
   }

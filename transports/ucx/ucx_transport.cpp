@@ -25,10 +25,11 @@ constexpr std::uint64_t kWantsChecksums = 2;  ///< whatever they go through
 }  // namespace
 
 UcxTransport::UcxTransport(std::unique_ptr<Membership> membership, std::unique_ptr<Connections> connections,
-                           std::chrono::milliseconds limit)
+                           std::chrono::milliseconds limit, std::chrono::milliseconds longest_sleep)
     : membership_(std::move(membership)),
       connections_(std::move(connections)),
       limit_(limit),
+      longest_sleep_(longest_sleep),
       rank_(membership_->rank()),
       size_(membership_->size()) {}
 

@@ -23,7 +23,7 @@ class UcxTransport final : public TransportPart {
  public:
   /// `limit` bounds the collective close in the destructor.
   UcxTransport(std::unique_ptr<Membership> membership, std::unique_ptr<Connections> connections,
-               std::chrono::milliseconds limit);
+               std::chrono::milliseconds limit, std::chrono::milliseconds longest_sleep = kLongestSleep);
   ~UcxTransport() override;
 
   /// Makes endpoints to `ranks` and exchanges a word with each over them, so that no later call connects lazily.
@@ -95,6 +95,7 @@ class UcxTransport final : public TransportPart {
   std::unique_ptr<Membership> membership_;
   std::unique_ptr<Connections> connections_;
   const std::chrono::milliseconds limit_;
+  const std::chrono::milliseconds longest_sleep_;
   const int rank_;
   const int size_;
   std::string description_ = "ucx";

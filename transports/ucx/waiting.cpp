@@ -9,9 +9,6 @@ namespace {
 /// long.
 constexpr int kProgressCalls = 8;
 
-/// What bounds one sleep, should an event be missed that the transports know no descriptor for.
-constexpr std::chrono::milliseconds kLongestSleep{100};
-
 /// While UCX suspects a peer, how soon to ask Membership again.
 constexpr std::chrono::milliseconds kSuspicionSleep{5};
 
@@ -49,7 +46,7 @@ std::chrono::milliseconds UcxTransport::going_to_sleep() {
   const bool may_sleep =
       !failure_ && news_.count() == news_.heard_by_this_thread() && ucp_worker_arm(connections_->worker()) == UCS_OK;
   if (!may_sleep) return std::chrono::milliseconds{0};
-  return suspicion_ ? kSuspicionSleep : kLongestSleep;
+  return suspicion_ ? kSuspicionSleep : longest_sleep_;
 }
 
 void UcxTransport::woke() noexcept {
