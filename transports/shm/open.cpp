@@ -51,20 +51,6 @@ std::vector<int> nodes_of(const std::vector<Peer>& peers) {
   return node_of_rank;
 }
 
-/// The same on every rank that sees the same peers: who could not make what it would share.
-std::optional<Error> failure_of(const std::vector<Peer>& peers) {
-  for (std::size_t rank = 0; rank < peers.size(); ++rank)
-    if (peers[rank].failure != Errc::ok)
-      return Error(peers[rank].failure, "rank " + std::to_string(rank) + ": " + peers[rank].failure_text);
-  return std::nullopt;
-}
-
-std::vector<int> up_to(std::size_t count) {
-  std::vector<int> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
 class Opening final : public PartOpening {
  public:
   explicit Opening(int ranks) {
@@ -87,9 +73,7 @@ class Opening final : public PartOpening {
   }
 
   std::string blob() const override { return encode(self_); }
-  std::unique_ptr<OwnSegment> take() { return std::move(own_); }
 
-  /// Where shared memory fails inside one node, all ranks of the job are told.
   std::unique_ptr<TransportPart> connect(Job job) override {
     const std::vector<Peer> peers = peers_in(job.blobs);
     failure_ = failure_of(peers, job.ranks);

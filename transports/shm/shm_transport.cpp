@@ -83,7 +83,6 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
   neighbour.control = std::move(control);  // whatever fails from here on, its outcome can be read
   neighbour.bell = Bell::open(theirs.process, theirs.bell);
   neighbour.memory = file.map(layout.control_bytes(), memory_bytes, false);
-  neighbour.bell = Bell::open(theirs.process, theirs.bell);
   const auto ring = [](const Mapping& in, std::size_t at) { return reinterpret_cast<Ring*>(in.data() + at); };
   // Every rank has the others in this order.
   const auto place_of = [&](int rank) {

@@ -54,8 +54,6 @@ class ShmTransport final : public TransportPart {
   std::optional<Error> connect(const std::vector<Peer>& peers, TimePoint until);
   /// Leaves the job together with the others, where `connect` failed. Throws Error(peer_lost).
   void leave(TimePoint until);
-  /// Ends the job for all its ranks, where `connect` failed and no other means is left. Throws the failure.
-  [[noreturn]] void end(const Error& failure);
   /// Exchanges a word with every peer. Throws Error(timeout) listing who did not answer.
   void greet(TimePoint until);
 

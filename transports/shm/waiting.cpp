@@ -1,7 +1,5 @@
 #include "waiting.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "shm_transport.hpp"
@@ -45,12 +43,6 @@ void ShmTransport::give_way() noexcept {
 void ShmTransport::idle(TimePoint until) {
   TransportPart* const self = this;
   wait_for_news({&self, 1}, looks_, until);
-}
-
-/// A thread that waits takes the mutex again and again, and would get it before those that it has just woken.
-void ShmTransport::give_way() const noexcept {
-  constexpr int kMostYields = 200;
-  for (int yield = 0; yield < kMostYields && entering_.load(std::memory_order_relaxed) != 0; ++yield) sched_yield();
 }
 
 bool ShmTransport::look() {
