@@ -167,7 +167,7 @@ TEST_F(ShmLane, HasRoomForTheLongestMessageBehindEarlyOnes) {
   for (const auto& [bytes, count, last] : std::vector<std::array<std::size_t, 3>>{
            {16'320, 2, kLargestInline}, {2'112, 15, 16'448}, {kLargestInline, 2, kLargestInline}}) {
     for (std::size_t begin = 0; begin < kRingBytes; begin += 64 * 11) {
-      SCOPED_TRACE(testing::Message() << count << " of " << bytes << " bytes at " << begin);
+      SCOPED_TRACE(::testing::Message() << count << " of " << bytes << " bytes at " << begin);
       in_ = std::make_unique<Ring>();
       RoundTable table;
       Lane lane(3, ends(), table, attachments_);

@@ -41,9 +41,9 @@ int main() {
     std::vector<void*> pointers;
     for (std::size_t p = 0; p < 4; ++p) pointers.push_back(gradients.data() + p * kCount);
     for (int step = 0; step < 3; ++step) {
-      for (float& x : gradients) {
+      for (float& gradient : gradients) {
         random = random * 1664525u + 1013904223u;
-        x = static_cast<float>(transport->rank()) + static_cast<float>(random >> 8) * 0x1p-26f;
+        gradient = static_cast<float>(transport->rank()) + static_cast<float>(random >> 8) * 0x1p-26f;
       }
       // About 0, where losses have all the digits that there are, and a multiple of them has more.
       for (std::size_t i = kCount; i < gradients.size(); ++i) gradients[i] -= 1.1f;
