@@ -130,7 +130,8 @@ void Session::State::seal() {
     const std::uint64_t agreed = agree_on(*host_, host_->next_channel(), options_.timeout, [&] {
       list_.fill_buckets(options_.bucket_bytes);
       parameter_memory_.resize(list_.parameters().size());
-      plan_buckets(list_.buckets(), list_.parameters(), planned_with_, *host_, memory_, parameter_memory_, false);
+      BucketPlanning planning(planned_with_, *host_, memory_, false);
+      for (Bucket& bucket : list_.buckets()) planning.plan(bucket, list_.parameters(), parameter_memory_);
       for (const Bucket& bucket : list_.buckets()) refuse_what_is_for_hosts(bucket);
       return description();
     });

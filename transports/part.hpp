@@ -50,9 +50,9 @@ class TransportPart : public Transport {
   /// The calling thread has heard of everything that there is.
   virtual void hear() = 0;
   /// Tells those who could have news that a thread goes to sleep, and then looks once more. For how long it may sleep,
-  /// or zero if it must not. `woke` follows in any case.
+  /// or zero if it must not. `end_sleep` follows in any case.
   virtual std::chrono::milliseconds going_to_sleep() = 0;
-  virtual void woke() noexcept = 0;
+  virtual void end_sleep() noexcept = 0;
   /// Lets threads through that wait to call it: one that looks again and again would be faster than they.
   virtual void give_way() noexcept {}
   /// One of them is readable once there is news for a thread that sleeps; -1 stands for none.

@@ -33,7 +33,7 @@ inline bool sleep_for_news(std::span<TransportPart* const> parts, TimePoint unti
                             .tv_nsec = static_cast<long>(longest.count() % 1'000'000'000)};
     ppoll(polled.data(), count, &limit, nullptr);
   }
-  for (TransportPart* part : parts) part->woke();
+  for (TransportPart* part : parts) part->end_sleep();
   return may_sleep;
 }
 

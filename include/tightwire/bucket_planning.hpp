@@ -250,9 +250,8 @@ struct Channels {
 /// Plans all buckets of a Session.
 template <class Once = void>  // see core_session.hpp
 void plan_buckets(std::deque<Bucket>& buckets, const std::vector<Parameter>& parameters, const SessionOptions& options,
-                  const Transport& transport, ErrorMemory& memory, std::vector<ParameterMemory>& of_parameters,
-                  bool exact_with_factors = true) {
-  BucketPlanning planning(options, transport, memory, exact_with_factors);
+                  const Transport& transport, ErrorMemory& memory, std::vector<ParameterMemory>& of_parameters) {
+  BucketPlanning planning(options, transport, memory);
   for (Bucket& bucket : buckets) planning.plan(bucket, parameters, of_parameters);
 }
 

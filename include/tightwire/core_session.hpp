@@ -11,7 +11,7 @@
   what Codec choose_codec<Session>(const std::shared_ptr<Transport>&, std::uint32_t, SessionOptions,        \
                                    const ParameterList&);                                                   \
   what void plan_buckets<void>(std::deque<Bucket>&, const std::vector<Parameter>&, const SessionOptions&,   \
-                               const Transport&, ErrorMemory&, std::vector<ParameterMemory>&, bool);        \
+                               const Transport&, ErrorMemory&, std::vector<ParameterMemory>&);              \
   what void make_reductions<void>(Bucket&, Transport&, std::uint64_t, std::uint32_t, const Channels&,       \
                                   const SessionOptions&);                                                   \
   namespace detail {                                                                                        \

@@ -82,10 +82,7 @@ inline FrameHeader check(const Transport& transport, const std::byte* at, const 
   require_equal("kind", header.kind, expected.kind, sender);
   require_equal("sender", header.sender, expected.sender, sender);
   require_equal("payload size", header.payload_bytes, expected.payload_bytes, sender);
-  if (header.fingerprint != expected.fingerprint)
-    refuse(Errc::mismatch, sender,
-           "belongs to another plan than the one agreed on, scaled its residuals otherwise, or holds other factors of "
-           "PowerSGD");
+  // First, since a rank that ended a step otherwise has other factors too.
   if (header.step != expected.step || header.rollbacks != expected.rollbacks) {
     const auto past = [](const FrameHeader& h) {
       return std::to_string(h.step) + " steps (" + std::to_string(h.rollbacks) + " rolled back, modulo 256)";
@@ -94,6 +91,10 @@ inline FrameHeader check(const Transport& transport, const std::byte* at, const 
            "rank " + std::to_string(sender) + " has ended " + past(header) + ", this rank " + past(expected) +
                ": every rank must commit or roll back each step alike");
   }
+  if (header.fingerprint != expected.fingerprint)
+    refuse(Errc::mismatch, sender,
+           "belongs to another plan than the one agreed on, scaled its residuals otherwise, or holds other factors of "
+           "PowerSGD");
   require_equal("bucket", header.bucket, expected.bucket, sender);
   require_equal("sequence number", header.sequence, expected.sequence, sender);
   require_equal("chunk", header.chunk, expected.chunk, sender);

@@ -22,6 +22,8 @@ std::string description_of(const std::vector<Peer>& peers, const std::vector<int
   return text;
 }
 
+Error out_of_memory(int rank) { return {Errc::no_memory, "rank " + std::to_string(rank) + ": out of memory"}; }
+
 /// As much as the machine has, so that no attachment lacks room, and no more than many ranks can map of each other, in
 /// several transports. Throws Error(unsupported) where files may not be as large as the control part.
 std::size_t file_bytes(int ranks, std::size_t control_bytes) {
@@ -63,7 +65,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
       ranks_(std::move(ranks)),
       looks_(processors_of(peers, ranks_) < static_cast<int>(ranks_.size()) ? 0 : kLooks),
       description_(description_of(peers, ranks_)),
-      out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank_) + ": out of memory"),
+      out_of_memory_(out_of_memory(rank_)),
       attachments_(own_->file, own_->layout.control_bytes()),
       neighbours_(peers.size()),
       lanes_(peers.size()) {}

@@ -70,7 +70,7 @@ class ShmTransport final : public TransportPart {
   void check_peers() override;
   void hear() override;
   std::chrono::milliseconds going_to_sleep() override;
-  void woke() noexcept override;
+  void end_sleep() noexcept override;
   void give_way() noexcept override;
   std::array<int, 3> descriptors() const noexcept override;
   bool lends(Ticket ticket) const override;

@@ -71,7 +71,7 @@ std::chrono::milliseconds ShmTransport::going_to_sleep() {
   return may_sleep ? longest_sleep_ : std::chrono::milliseconds{0};
 }
 
-void ShmTransport::woke() noexcept {
+void ShmTransport::end_sleep() noexcept {
   const std::lock_guard lock(mutex_);
   // The last one to wake silences the bell: earlier, another sleeper could go on sleeping.
   if (own_->head->sleepers.fetch_sub(1) == 1) own_->bell.silence();

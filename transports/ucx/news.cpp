@@ -41,7 +41,7 @@ std::uint64_t& News::heard_by_this_thread() const noexcept {
   return mark.heard;
 }
 
-void News::woke() noexcept {
+void News::end_sleep() noexcept {
   // The last one to wake empties the descriptor: emptied earlier, it could let another sleeper go on sleeping.
   eventfd_t ignored;
   if (--sleepers_ == 0) eventfd_read(descriptor_, &ignored);

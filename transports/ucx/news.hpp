@@ -25,10 +25,10 @@ class News {
   std::uint64_t& heard_by_this_thread() const noexcept;
 
   /// A thread that is going to sleep says so first, then looks at the count once more, then sleeps until `descriptor`
-  /// is readable, which an announcement makes it, then calls `woke`. `going_to_sleep` and `woke` are called under one
-  /// lock.
+  /// is readable, which an announcement makes it, then calls `end_sleep`. `going_to_sleep` and `end_sleep` are called
+  /// under one lock.
   void going_to_sleep() noexcept { ++sleepers_; }
-  void woke() noexcept;
+  void end_sleep() noexcept;
   int descriptor() const noexcept { return descriptor_; }
 
  private:

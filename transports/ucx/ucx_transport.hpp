@@ -42,7 +42,7 @@ class UcxTransport final : public TransportPart {
   void check_peers() override;
   void hear() override { news_.heard_by_this_thread() = news_.count(); }
   std::chrono::milliseconds going_to_sleep() override;
-  void woke() noexcept override;
+  void end_sleep() noexcept override;
   std::array<int, 3> descriptors() const noexcept override;
   bool uses(std::span<const std::byte> memory) const noexcept override;
   std::vector<int> silent(Ticket ticket) const override;

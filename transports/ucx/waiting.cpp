@@ -49,9 +49,9 @@ std::chrono::milliseconds UcxTransport::going_to_sleep() {
   return suspicion_ ? kSuspicionSleep : longest_sleep_;
 }
 
-void UcxTransport::woke() noexcept {
+void UcxTransport::end_sleep() noexcept {
   const Entry entry(mutex_);
-  news_.woke();
+  news_.end_sleep();
 }
 
 std::array<int, 3> UcxTransport::descriptors() const noexcept {

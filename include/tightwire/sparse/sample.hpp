@@ -23,8 +23,8 @@ struct Sample {
   std::size_t elements, count;
   std::size_t begin;  ///< below `elements`
 
-  Sample(std::size_t elements_, const SampleSeed& seed)
-      : elements(elements_), count(std::min(std::max(elements_ / 100, kLeast), std::min(kMost, elements_))) {
+  Sample(std::size_t of, const SampleSeed& seed)
+      : elements(of), count(std::min(std::max(of / 100, kLeast), std::min(kMost, of))) {
     const auto random =
         tightwire::detail::Philox::at({0, 0, seed.use, seed.stream}, static_cast<std::uint32_t>(seed.seed),
                                       static_cast<std::uint32_t>(seed.seed >> 32));
