@@ -5,7 +5,7 @@
 set -euo pipefail
 
 build="build-essential cmake ninja-build pkg-config ccache libssl-dev libucx-dev ucx-utils libxxhash-dev libcli11-dev libfmt-dev
-       nlohmann-json3-dev libhwloc-dev"
+       nlohmann-json3-dev libtomlplusplus-dev libhwloc-dev"
 quickstart="$build libtorch-dev libopenblas0-pthread dataset-fashion-mnist zlib1g-dev"
 convergence="$quickstart python3 python3-numpy python3-matplotlib bible-kjv bible-kjv-text"
 bench="$build libbenchmark-dev libopenblas-dev openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
