@@ -31,7 +31,7 @@ class Words {
 
   /// Of a string that is not empty.
   std::string text_of(const toml::node& node, const std::string& otherwise) const {
-    const std::string text = node.value_exact<std::string>().value_or("");
+    std::string text = node.value_exact<std::string>().value_or("");
     if (text.empty()) fail(node, otherwise);
     return text;
   }
