@@ -5,6 +5,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from typing import Optional
 
 import torch
@@ -31,13 +32,15 @@ class Arrival:
         self.buffer = buffer
         self.future: Future[None] = Future()
         self.left = 0  # buckets of ours that hold parameters of it
-        self.error: Optional[Error] = None
+        self.errors: list[Error] = []  # what its buckets ended with
 
     def result(self) -> Future[torch.Tensor]:
+        buffer, errors = self.buffer, self.errors  # and not self, or the future would hold itself if it never ended
+
         def deliver(_: Future[None]) -> torch.Tensor:
-            if self.error is not None:
-                raise self.error
-            return self.buffer
+            if errors:
+                raise errors[0]
+            return buffer
 
         return self.future.then(deliver)
 
@@ -47,6 +50,7 @@ class Place:
 
     def __init__(self, name: str, parameter: torch.nn.Parameter, bucket: Bucket, position: int) -> None:
         self.name, self.bucket, self.position = name, bucket, position
+        self.parameter = weakref.ref(parameter)
         self.count, self.dtype = parameter.numel(), parameter.dtype
 
 
@@ -81,7 +85,7 @@ def complete(
         waiting, bucket.waiting = bucket.waiting, []
         bucket.missing = len(bucket.pointers)  # before DDP goes on: the next step may begin at once
         for arrival in waiting:
-            arrival.error = arrival.error or error
+            arrival.errors += [error] if error is not None else []
             arrival.left -= 1
             if arrival.left == 0:
                 arrival.future.set_result(None)

@@ -157,4 +157,11 @@ def ask(name: str, *arguments: Any) -> Any:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
+def text(what: str, value: str) -> bytes:
+    """For a parameter of type char*. Raises Error where C would read but a part of it."""
+    if "\0" in value:
+        raise Error(Status.INVALID_ARGUMENT, f"{what} {value!r} has a NUL in it")
+    return value.encode()
+
+
 call("require_abi", ABI_VERSION)

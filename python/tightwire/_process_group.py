@@ -1,12 +1,14 @@
 """The backend "tightwire" of torch.distributed: a gloo group, of which some tensors go compressed."""
 
+import contextlib
 import dataclasses
+import inspect
 import os
 import re
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -92,6 +94,22 @@ class _Place(NamedTuple):
     number: int
 
 
+@contextlib.contextmanager
+def _told_of(place: _Place) -> Iterator[None]:
+    """Says of a rank that did not come why it may not have."""
+    try:
+        yield
+    except Error as error:
+        if error.status != Status.TIMEOUT:
+            raise
+        raise Error(
+            error.status,
+            f"{error}; this was {place.kind} of {place.elements} elements of {place.dtype}"
+            f"{' in a backward pass' if place.backward else ''}: a rank whose tensor is of another type or size, sparse, or on "
+            "another device goes another way",
+        ) from error
+
+
 class _Pass:
     """A backward pass. The engine holds it until that ends, and calls it if it ends well."""
 
@@ -157,12 +175,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         backward = self._enter_backward()
         if not backward and not self.settings.everywhere:
             return self._exact.allreduce(given, options)
-        tensor = given[0]
+        tensor = given[0].detach()
+        dense = tensor.contiguous()  # itself, unless this rank happens to have it strided
         words = f"{self.settings.codec} operation={operation}"
         place = self._place(backward, "all_reduce", tensor, operation)
-        slot = self._slots.slot(place, tensor, "all_reduce", words if backward else f"{words} feedback=off")
-        work = self._works[place] = Work(given)
-        self._slots.start(slot, tensor, tensor.data_ptr() if backward else None, work)
+        with _told_of(place):
+            slot = self._slots.slot(place, tensor, "all_reduce", words if backward else f"{words} feedback=off")
+        work = self._works[place] = Work(given, None if dense is tensor else (tensor, dense))
+        self._slots.start(slot, dense, tensor.data_ptr() if backward else None, work)
         return work
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, options: Any = None) -> Any:
@@ -174,14 +194,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         backward = self._enter_backward()
         words = f"{codec} operation={operation}" + ("" if backward else " feedback=off")
         place = self._place(backward, "reduce_scatter", whole, operation)
-        return reduce_scatter(self._slots, place, words, output, whole)
+        with _told_of(place):
+            return reduce_scatter(self._slots, place, words, output, whole)
 
     def _allgather_base(self, whole: torch.Tensor, part: torch.Tensor, options: Any = None) -> Any:
         codec = self.settings.all_gather
-        if codec is None or not self._is_large(whole) or not is_part(part, whole, self._size):
+        if codec is None or not self._is_large(whole) or not whole.is_contiguous() or not is_part(part, whole, self._size):
             return self._exact._allgather_base(whole, part)
         place = self._place(False, "all_gather", whole, "")
-        return all_gather(self._slots, place, f"{codec} feedback=off", whole, part)
+        with _told_of(place):
+            return all_gather(self._slots, place, f"{codec} feedback=off", whole, part)
 
     def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
         """FSDP gathers so on CPUs: into pieces of one tensor."""
@@ -196,7 +218,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             and tensor.dtype in NAMES
             and tensor.layout == torch.strided
             and tensor.device.type == "cpu"
-            and tensor.is_contiguous()
             and tensor.numel() * tensor.element_size() >= max(self.settings.threshold, 1)
         )
 
@@ -295,4 +316,6 @@ def _create(given: Any, options: Any) -> ProcessGroup:
 
 def register() -> None:
     if not hasattr(dist.Backend, "TIGHTWIRE"):
-        dist.Backend.register_backend("tightwire", _create, extended_api=True)
+        register_backend = dist.Backend.register_backend
+        devices = {"devices": ["cpu"]} if "devices" in inspect.signature(register_backend).parameters else {}
+        register_backend("tightwire", _create, extended_api=True, **devices)

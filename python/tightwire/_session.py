@@ -45,6 +45,7 @@ class _Owner:
     """Holds a handle of the C interface until it is closed."""
 
     _close_with = ""
+    _handle = ctypes.c_void_p()  # until there is one, so that what was refused can be closed
 
     def __init__(self) -> None:
         self._handle = ctypes.c_void_p()
@@ -90,7 +91,7 @@ class Communicator(_Owner):
         """
         communicator = cls()
         rendezvous = _c.Rendezvous(
-            ctypes.sizeof(_c.Rendezvous), rank, size, address.encode(), key.encode(), _milliseconds(timeout)
+            ctypes.sizeof(_c.Rendezvous), rank, size, _c.text("address", address), _c.text("key", key), _milliseconds(timeout)
         )
         _c.call("communicator_join", ctypes.byref(rendezvous), ctypes.byref(communicator._handle))
         return communicator
@@ -122,7 +123,9 @@ class Communicator(_Owner):
         return str(_c.ask("communicator_description", self._handle))
 
     def gather(self, value: int, timeout: float = 60.0) -> list[int]:
-        """Every rank's value, of 64 bits, by rank. Collective."""
+        """Every rank's value, from 0 to 2**64 - 1, by rank. Collective."""
+        if not 0 <= value < 1 << 64:
+            raise Error(Status.INVALID_ARGUMENT, f"rank {self.rank}: gather: {value} is not from 0 to 2**64 - 1")
         values = (ctypes.c_uint64 * max(self.size, 0))()
         _c.call("communicator_gather", self._handle, value, _milliseconds(timeout), values)
         return list(values)
@@ -145,13 +148,13 @@ class Communicator(_Owner):
         replicas = (_c.Replica * len(pairs))()
         for replica, view, (name, _, must_differ) in zip(replicas, views, pairs):
             address = ctypes.addressof(view) if len(view) else 0
-            replica.struct_size, replica.name = ctypes.sizeof(_c.Replica), name.encode()
+            replica.struct_size, replica.name = ctypes.sizeof(_c.Replica), _c.text("name", name)
             replica.bytes, replica.size, replica.must_differ = address, len(view), must_differ
         _c.call("communicator_compare", self._handle, step, replicas, len(pairs), _milliseconds(timeout))
 
     def abort(self, reason: str) -> None:
         """Gives up: every rank that waits for this one, now or later, gets an Error with this reason at once."""
-        _c.call("communicator_abort", self._handle, reason.encode())
+        _c.call("communicator_abort", self._handle, reason.replace("\0", " ").encode())
 
 
 def _bytes_of(name: str, value: Any) -> "ctypes.Array[ctypes.c_char]":
@@ -168,6 +171,14 @@ def _bytes_of(name: str, value: Any) -> "ctypes.Array[ctypes.c_char]":
     return kind.from_buffer(view)
 
 
+def _state(value: Any) -> bytes:
+    """Empty for what is none, which every rank then learns: an exception of this rank alone would leave the others waiting."""
+    try:
+        return bytes(memoryview(value))
+    except TypeError:
+        return b""
+
+
 class Session(_Owner):
     """Keeps the gradients of a model in step on all ranks.
 
@@ -182,10 +193,16 @@ class Session(_Owner):
         super().__init__()
         self._bytes: list[int] = []
         self._buckets: list[list[int]] = []
-        self._under_way: dict[int, Sequence[Gradient]] = {}  # so that nobody frees them
-        of_file = not isinstance(specification, str)
-        call = "session_open_file" if of_file else "session_open"
-        _c.call(call, communicator._handle, os.fsencode(specification), ctypes.byref(self._handle))
+        self._under_way: dict[int, list[Any]] = {}  # what keeps their gradients where they are
+        if isinstance(specification, str):
+            if specification.endswith(".toml"):
+                raise Error(
+                    Status.INVALID_ARGUMENT, f'"{specification}" is no codec; for a file give pathlib.Path("{specification}")'
+                )
+            _c.call("session_open", communicator._handle, _c.text("specification", specification), ctypes.byref(self._handle))
+        else:
+            path = _c.text("path", os.fspath(specification))
+            _c.call("session_open_file", communicator._handle, path, ctypes.byref(self._handle))
 
     def add(
         self, name: str, shape: Iterable[int], dtype: str = "float32", operation: str = "all_reduce", root: int = 0
@@ -204,7 +221,7 @@ class Session(_Owner):
         code, width = DTYPES[dtype]
         c_shape = (ctypes.c_int64 * len(extents))(*extents)
         size = ctypes.sizeof(_c.Buffer)
-        buffer = _c.Buffer(size, name.encode(), c_shape, len(extents), code, OPERATIONS[operation], root)
+        buffer = _c.Buffer(size, _c.text("name", name), c_shape, len(extents), code, OPERATIONS[operation], root)
         _c.call("session_add_buffer", self._handle, ctypes.byref(buffer), ctypes.byref(number))
         self._bytes.append(math.prod(extents) * width)
         return number.value
@@ -240,14 +257,15 @@ class Session(_Owner):
         """The parameters of every bucket, in the order in which `start` wants them. Known once sealed."""
         return [list(bucket) for bucket in self._buckets]
 
-    def _pointers(self, gradients: Sequence[Gradient], parameters: Sequence[int]) -> Any:
+    def _pointers(self, gradients: Sequence[Gradient], parameters: Sequence[int]) -> tuple[Any, list[Any]]:
+        """Their addresses, and what keeps the buffers where they are: an array under way cannot grow, nor be freed."""
         if len(gradients) != len(parameters):
             raise Error(Status.INVALID_ARGUMENT, f"got {len(gradients)} gradients for {len(parameters)} parameters")
-        return (ctypes.c_void_p * len(gradients))(
-            *(g if isinstance(g, int) else self._address(g, p) for g, p in zip(gradients, parameters))
-        )
+        exports = [None if isinstance(g, int) else self._export(g, p) for g, p in zip(gradients, parameters)]
+        addresses = [g if e is None else ctypes.addressof(e) for g, e in zip(gradients, exports)]
+        return (ctypes.c_void_p * len(gradients))(*addresses), exports
 
-    def _address(self, gradient: Any, parameter: int) -> int:
+    def _export(self, gradient: Any, parameter: int) -> Any:
         with memoryview(gradient) as view:
             if view.readonly or not view.c_contiguous or view.nbytes != self._bytes[parameter]:
                 raise Error(
@@ -256,13 +274,15 @@ class Session(_Owner):
                     f"bytes; got {view.nbytes}{', read-only' if view.readonly else ''}"
                     f"{'' if view.c_contiguous else ', not contiguous'}",
                 )
-        return ctypes.addressof(ctypes.c_char.from_buffer(gradient)) if self._bytes[parameter] else 1
+        return ctypes.c_char.from_buffer(gradient) if self._bytes[parameter] else ctypes.c_char()
 
     def start(self, bucket: int, gradients: Sequence[Gradient]) -> None:
         """Starts the mean over ranks, in place. The gradients are the Session's until `wait`; addresses stay valid so long."""
-        parameters = self._buckets[bucket] if 0 <= bucket < len(self._buckets) else range(len(gradients))
-        self.start_pointers(bucket, self._pointers(gradients, parameters))
-        self._under_way[bucket] = gradients
+        if not 0 <= bucket < len(self._buckets):
+            self.start_pointers(bucket, (ctypes.c_void_p * len(gradients))())  # which says what is wrong
+        pointers, exports = self._pointers(gradients, self._buckets[bucket])
+        self.start_pointers(bucket, pointers)
+        self._under_way[bucket] = [gradients, exports]
 
     def start_pointers(self, bucket: int, pointers: Any) -> None:
         """As `start`, from a ctypes array of addresses, which is copied. For callers that count microseconds."""
@@ -275,8 +295,9 @@ class Session(_Owner):
 
     def all_reduce(self, gradients: Sequence[Gradient]) -> None:
         """Reduces all parameters in place, in order of addition."""
-        pointers = self._pointers(gradients, range(len(self._bytes)))
+        pointers, exports = self._pointers(gradients, range(len(self._bytes)))
         _c.call("session_all_reduce", self._handle, pointers, len(pointers))
+        del exports
 
     def commit(self) -> bool:
         """Ends the step and keeps its residuals. False where the policy skip_step rolled it back, on every rank alike."""
@@ -306,15 +327,17 @@ class Session(_Owner):
     def restore(self, own: bytes) -> None:
         """Takes up what this rank saved in a job of as many ranks; training goes on bit for bit. Collective.
 
-        On failure every rank gets an Error and nothing is changed.
+        On failure every rank gets an Error and nothing is changed: what is no state is refused by all of them together.
         """
-        _c.call("session_restore", self._handle, own, len(own))
+        state = _state(own)
+        _c.call("session_restore", self._handle, state, len(state))
 
     def restore_ranks(self, states: Sequence[bytes]) -> None:
         """The same from what all ranks of a job of any number of ranks saved, in any order, so that nothing is lost."""
-        pointers = (ctypes.c_char_p * len(states))(*states)
-        sizes = (ctypes.c_size_t * len(states))(*map(len, states))
-        _c.call("session_restore_ranks", self._handle, pointers, sizes, len(states))
+        known = [_state(each) for each in states]
+        pointers = (ctypes.c_char_p * len(known))(*known)
+        sizes = (ctypes.c_size_t * len(known))(*map(len, known))
+        _c.call("session_restore_ranks", self._handle, pointers, sizes, len(known))
 
     def statistics(self, scope: str = "last step") -> Statistics:
         """Of "this step", the "last step" or "all steps" that ended."""

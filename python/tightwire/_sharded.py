@@ -8,7 +8,7 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
-from ._c import Error, Status
+from ._c import Status
 from ._meeting import meet
 from ._slots import NAMES, Slots, close_own
 from ._work import Work
@@ -21,7 +21,7 @@ def _part(whole: torch.Tensor, rank: int, size: int) -> torch.Tensor:
 
 def is_part(part: torch.Tensor, whole: torch.Tensor, size: int) -> bool:
     """Whether it can be one of `size` parts of the whole."""
-    return bool(part.dtype == whole.dtype and part.is_contiguous() and part.numel() * size == whole.numel())
+    return bool(part.dtype == whole.dtype and part.device == whole.device and part.numel() * size == whole.numel())
 
 
 def reduce_scatter(slots: Slots, key: Hashable, words: str, output: torch.Tensor, whole: torch.Tensor) -> Work:
@@ -31,8 +31,8 @@ def reduce_scatter(slots: Slots, key: Hashable, words: str, output: torch.Tensor
     slot = slots.slot(key, whole, "reduce_scatter", words, scratch=True)
     slots.await_idle(slot)
     assert slot.scratch is not None
-    slot.scratch.copy_(whole.view(-1))
-    work = Work([output], (target.view(-1), _part(slot.scratch, rank, size)))
+    slot.scratch.copy_(whole.reshape(-1))
+    work = Work([output], (target, _part(slot.scratch, rank, size).view_as(target)))
     slots.start(slot, slot.scratch, None, work)
     return work
 
@@ -44,14 +44,14 @@ def all_gather(slots: Slots, key: Hashable, words: str, whole: torch.Tensor, par
     ours = _part(target, rank, size)
     first, last = whole.data_ptr(), whole.data_ptr() + whole.numel() * whole.element_size()
     if first < part.data_ptr() + part.numel() * part.element_size() and part.data_ptr() < last:
-        raise Error(
+        raise slots.refused(
             Status.INVALID_ARGUMENT,
-            f"rank {rank}: all_gather: the input is part of the output, and would be rounded with it; keep the weights that "
-            "are trained in a tensor of their own",
+            "all_gather: the input is part of the output, and would be rounded with it; keep the weights that are trained in a "
+            "tensor of their own",
         )
     slot = slots.slot(key, whole, "all_gather", words)
     slots.await_idle(slot)
-    ours.copy_(part.view(-1))
+    ours.copy_(part.reshape(-1))
     work = Work([whole])
     slots.start(slot, target, None, work)
     return work
@@ -66,7 +66,7 @@ class Sharded:
         sharded.commit()
 
     What is summed under a name is the same thing in every step: what was dropped of it is added to it in the next. A step ends
-    with `commit`, or `rollback`. Tensors are dense, contiguous, in host memory, float32, bfloat16 or float16; names are first
+    with `commit`, or `rollback`. An Error on one rank is one on all of them, and the end of it. Tensors are dense, contiguous, in host memory, float32, bfloat16 or float16; names are first
     used in the same order on every rank.
     """
 
@@ -102,19 +102,19 @@ class Sharded:
         return _returned(all_gather(self._slots, key, words, whole, part), async_op)
 
     def _check(self, call: str, part: torch.Tensor, whole: torch.Tensor) -> None:
-        rank, size = self._slots.communicator.rank, self._slots.communicator.size
+        size = self._slots.communicator.size
         for tensor in (part, whole):
             if tensor.dtype not in NAMES or tensor.layout != torch.strided or tensor.device.type != "cpu":
-                raise Error(
+                raise self._slots.refused(
                     Status.UNSUPPORTED,
-                    f"rank {rank}: {call}: a tensor is {tensor.dtype}, {tensor.layout}, on {tensor.device}; it must be "
+                    f"{call}: a tensor is {tensor.dtype}, {tensor.layout}, on {tensor.device}; it must be "
                     f"{', '.join(map(str, NAMES))}, dense, in host memory",
                 )
-        if not whole.is_contiguous() or not is_part(part, whole, size):
-            raise Error(
+        if not whole.is_contiguous() or not part.is_contiguous() or not is_part(part, whole, size):
+            raise self._slots.refused(
                 Status.INVALID_ARGUMENT,
-                f"rank {rank}: {call}: a part of {part.numel()} elements of {part.dtype}, for a whole of {whole.numel()} of "
-                f"{whole.dtype} on {size} ranks; both must be contiguous",
+                f"{call}: a part of {part.numel()} elements of {part.dtype}, for a whole of {whole.numel()} of {whole.dtype} on "
+                f"{size} ranks, with strides {part.stride()} and {whole.stride()}; both must be contiguous",
             )
 
     def commit(self) -> bool:

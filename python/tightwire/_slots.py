@@ -49,10 +49,10 @@ class Slots:
         slot = self._slots.get(key)
         if slot is not None:
             if (slot.count, slot.dtype) != (tensor.numel(), tensor.dtype):
-                raise Error(
+                raise self.refused(
                     Status.INVALID_ARGUMENT,
-                    f"rank {self.communicator.rank}: {key} was first used with {slot.count} elements of {slot.dtype}, and now "
-                    f"with {tensor.numel()} of {tensor.dtype}",
+                    f"{key} was first used with {slot.count} elements of {slot.dtype}, and now with {tensor.numel()} of "
+                    f"{tensor.dtype}",
                 )
             return slot
         self._check()
@@ -131,6 +131,12 @@ class Slots:
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
+
+    def refused(self, status: Status, text: str) -> Error:
+        """What to raise where this rank cannot take part. The others, who would wait for it, get it too."""
+        error = Error(status, f"rank {self.communicator.rank}: {text}")
+        self.fail(error)
+        return error
 
     def fail(self, error: Error) -> None:
         self.error = self.error or error

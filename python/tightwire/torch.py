@@ -47,6 +47,7 @@ class Sync:
         self._missing = len(places)  # gradients of this step
         self._kept = True  # what became of the last step that ended
         self._open = False  # a step has begun and not been ended
+        self._arrived_since_step = False
         self._started: "queue.SimpleQueue[Optional[Bucket]]" = queue.SimpleQueue()
         self._outcome = Outcome()
         self._check: Optional[ConsistencyCheck] = None
@@ -76,6 +77,7 @@ class Sync:
             if self._check is not None:
                 self._compare(self._check)
             self._open = True
+        self._arrived_since_step = True
         buffer = bucket.buffer()
         arrival = Arrival(buffer)
         touched: dict[int, Bucket] = {}
@@ -130,10 +132,7 @@ class Sync:
 
     def _end(self, keep: bool) -> bool:
         if self._missing != len(self._places):
-            raise Error(
-                Status.INVALID_ARGUMENT,
-                f"rank {self.communicator.rank}: the step cannot end: {self._missing} gradients have not arrived",
-            )
+            raise self._without(f"the step cannot end: {self._missing} gradients have not arrived")
         if self._open:
             self._open = False
             if keep:
@@ -142,6 +141,17 @@ class Sync:
                 self.session.rollback()
                 self._kept = False
         return self._kept
+
+    def _without(self, text: str) -> Error:
+        """What to raise where gradients did not come. For some that cannot come any more, other ranks must not wait."""
+        parameters = [(place.name, place.parameter()) for place in self._places.values()]
+        frozen = [f'"{name}"' for name, each in parameters if each is None or not each.requires_grad]
+        if frozen:
+            text += f"; the model changed after attaching: {', '.join(frozen)} had a gradient then"
+        error = Error(Status.INVALID_ARGUMENT, f"rank {self.communicator.rank}: {text}")
+        if frozen:
+            self._fail(error)
+        return error
 
     def commit(self) -> bool:
         """Ends the step, so that what it dropped is added to the next one. False where it was undone, on every rank alike,
@@ -158,7 +168,14 @@ class Sync:
 
         With a gradient scaler: `scaler.step(optimizer)` and `scaler.update()`. A step that it skips is undone, and residuals
         follow its scale.
+
+        Raises Error where no gradient has come since the last call: the model would go on with those of this rank alone.
         """
+        if not self._arrived_since_step:
+            if self.error is not None:
+                raise self.error
+            raise self._without("step: no gradient has been reduced since the last one: backward did not run, or within no_sync")
+        self._arrived_since_step = False
         if scaler is None:
             taken = self.commit()
             if taken:

@@ -38,22 +38,30 @@ def test_wrong_dtype_on_one_rank() -> None:
 
 
 def test_complex_numbers() -> None:
-    ddp = wrap(model())  # which takes none by itself here
-    ddp.module.register_parameter("phase", torch.nn.Parameter(torch.zeros(4, dtype=torch.complex64)))
-    with raises(Error, '"phase" is torch.complex64'):
-        attach(ddp)
+    """On all ranks, and on one, of which the others are told."""
+    for every in (True, False):
+        ddp = wrap(model())  # which takes none by itself here
+        if every or errs():
+            ddp.module.register_parameter("phase", torch.nn.Parameter(torch.zeros(4, dtype=torch.complex64)))
+        with raises(Error, f"rank {0 if every else harness.size() - 1}:", '"phase" is torch.complex64', within=5):
+            attach(ddp)
 
 
 def test_sparse_gradients() -> None:
-    with raises(Error, '"0" makes sparse gradients'):
-        attach(torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(8, 4, sparse=True))))
+    for every in (True, False):
+        ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(8, 4, sparse=True)))
+        ddp.module[0].sparse = every or errs()
+        with raises(Error, f"rank {0 if every else harness.size() - 1}:", '"0" makes sparse gradients', within=5):
+            attach(ddp)
 
 
 def test_another_device() -> None:
-    """There is no second device here that could hold a model; the check is asked itself."""
-    parameter = torch.nn.Parameter(torch.empty(2, device="meta"))
-    complaint = tightwire.torch._complaint(wrap(model()), [("far", parameter)])
-    assert complaint is not None and '"far" is on meta' in complaint, complaint
+    """PyTorch has one here that has no memory, which does for a parameter that is not in ours."""
+    ddp = wrap(model())
+    if errs():
+        ddp.module.register_parameter("far", torch.nn.Parameter(torch.empty(2, device="meta")))
+    with raises(Error, f"rank {harness.size() - 1}:", '"far" is on meta', within=5):
+        attach(ddp)
 
 
 def test_options_that_cannot_be() -> None:
@@ -110,6 +118,10 @@ def test_attached_twice() -> None:
     with raises(Error, "attached to already"):
         attach(ddp)
     loss_of(ddp, 0).backward()  # the first goes on
+    other = wrap(model())
+    with raises(Error, f"rank {harness.size() - 1}:", "attached to already", within=5):
+        attach(ddp if errs() else other)
+    loss_of(ddp, 1).backward()
     sync.close()
 
 
@@ -145,11 +157,72 @@ def stop_in_the_midst(error_of_one: str, spoil: object, timeout: float = TIMEOUT
     sync.close()
 
 
-def test_a_model_that_changed() -> None:
+def test_a_parameter_that_was_not_there() -> None:
     def spoil(sync: tightwire.torch.Sync, ddp: torch.nn.Module) -> None:
         del sync._places[id(ddp.module.head.weight)]
 
     stop_in_the_midst("the model changed after attaching: a parameter of shape (10, 48)", spoil)
+
+
+def test_a_parameter_that_was_frozen() -> None:
+    """DDP calls no hook then, and backward leaves every rank with its own gradients; no optimizer may step with them."""
+    for every in (True, False):
+        ddp = wrap(model())
+        sync = attach(ddp)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(ddp, step).backward()
+            assert sync.step(optimizer)
+        before = flat(ddp.module)
+        frozen = every or errs()
+        if frozen:
+            ddp.module.head.weight.requires_grad_(False)
+        with raises(Exception, "the model changed after attaching", '"head.weight" had a gradient then', within=5):
+            optimizer.zero_grad()
+            loss_of(ddp, 2).backward()
+            assert frozen, "backward was to fail on a rank that has all gradients, and wait for those of the one that has not"
+            sync.step(optimizer)
+        assert torch.equal(flat(ddp.module), before) and same_on_all_ranks(before) and sync.error is not None
+        sync.close()
+
+
+def test_a_step_without_a_backward_pass() -> None:
+    ddp = wrap(model())
+    sync = attach(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    loss_of(ddp, 0).backward()
+    assert sync.step(optimizer)
+    with ddp.no_sync():
+        loss_of(ddp, 1).backward()
+    with raises(Error, "no gradient has been reduced since the last one"):
+        sync.step(optimizer)
+    loss_of(ddp, 1).backward()  # which goes on as if nothing had been
+    assert sync.step(optimizer) and same_on_all_ranks(flat(ddp.module))
+    sync.close()
+
+
+def test_a_layer_that_was_exchanged() -> None:
+    """DDP waits for the parameters of the old one for ever; those of the new one are nobody's."""
+    ddp = wrap(model())
+    sync = attach(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    loss_of(ddp, 0).backward()
+    assert sync.step(optimizer)
+    optimizer.zero_grad()
+    ddp.module.head = torch.nn.Linear(48, 10)
+    with raises(Exception):
+        loss_of(ddp, 1).backward()
+        sync.step(optimizer)
+    sync.close()
+
+
+def test_a_gradient_elsewhere() -> None:
+    def spoil(sync: tightwire.torch.Sync, ddp: torch.nn.Module) -> None:
+        place = sync._place
+        sync._place = lambda parameter, gradient: place(parameter, gradient.to("meta"))
+
+    stop_in_the_midst("on meta; it must be dense, in host memory", spoil)
 
 
 def test_a_gradient_of_another_size() -> None:
@@ -200,11 +273,17 @@ def test_fork_after_use() -> None:
     loss_of(ddp, 0).backward()
     child = os.fork()
     if child == 0:
-        try:
-            sync.commit()
-        except Error as error:
-            os._exit(0 if error.status == Status.UNSUPPORTED and "is a fork" in str(error) else 2)
-        os._exit(3)
+        # Not by a backward pass, for which PyTorch itself waits for ever in a fork.
+        bucket = sync._buckets[0]
+        for use in (sync.commit, lambda: sync.session.start_pointers(bucket.number, bucket.pointers), sync.session.save):
+            try:
+                use()
+            except Error as error:
+                if error.status != Status.UNSUPPORTED or "is a fork" not in str(error):
+                    os._exit(2)
+            else:
+                os._exit(3)
+        os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert sync.commit()
     loss_of(ddp, 1).backward()
