@@ -100,7 +100,7 @@ def _told_of(place: _Place) -> Iterator[None]:
     try:
         yield
     except Error as error:
-        if error.status != Status.TIMEOUT:
+        if error.status not in (Status.TIMEOUT, Status.PEER_LOST):
             raise
         raise Error(
             error.status,

@@ -1,7 +1,11 @@
 """Scripts that only name their backend: what is a gradient goes compressed, everything else as gloo has it."""
 
 import contextlib
+import datetime
+import gc
+import os
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -14,6 +18,7 @@ import sharded
 import under_way
 from harness import flat, loss_of, model, raises, same_on_all_ranks, wrap
 from tightwire import Error
+from tightwire._work import Work
 from tightwire.torch import ProcessGroup, ProcessGroupOptions
 
 STEPS = 8
@@ -157,6 +162,27 @@ def test_everything_else_is_exact() -> None:
         dist.recv(received, 0)
         assert torch.equal(received, floats)
     dist.reduce(floats, 0)
+    assert rank != 0 or torch.equal(floats, (torch.arange(LARGE).float() * size + sum(range(size))) * size)
+    theirs: Optional[list[Any]] = [None] * size if rank == 0 else None
+    dist.gather_object({"rank": rank}, theirs, 0)
+    assert theirs is None or theirs == [{"rank": other} for other in range(size)]
+    own: list[Any] = [None]
+    dist.scatter_object_list(own, [f"for {other}" for other in range(size)] if rank == 0 else None, 0)
+    assert own == [f"for {rank}"]
+    swapped = torch.empty(size * LARGE)
+    dist.all_to_all_single(swapped, torch.arange(size).repeat_interleave(LARGE).float() + 10 * rank)
+    assert torch.equal(swapped, 10 * torch.arange(size).repeat_interleave(LARGE).float() + rank)
+    if rank == 0:
+        senders = set()
+        for _ in range(size - 1):
+            senders.add(dist.recv(received))  # from whoever it is
+            assert float(received[7]) == 7.0
+        assert senders == set(range(1, size))
+    else:
+        dist.send(torch.arange(LARGE).float(), 0)
+    phases = torch.full((LARGE,), 1 + 2j) * (rank + 1)
+    dist.all_reduce(phases)
+    assert torch.equal(phases, torch.full((LARGE,), 1 + 2j) * sum(range(1, size + 1)))
     gathered = [torch.empty(3) for _ in range(size)] if rank == 0 else None
     dist.gather(torch.full((3,), float(rank)), gathered, 0)
     assert gathered is None or [int(each[0]) for each in gathered] == list(range(size))
@@ -205,6 +231,62 @@ def test_the_rule_of_what_is_compressed() -> None:
             reduced = values.clone()
             dist.all_reduce(reduced, group=ours)
             assert not torch.equal(reduced, exact) and (reduced - exact).abs().max() < 3 and same_on_all_ranks(reduced)
+
+
+def test_strided_tensors_are_compressed_as_others() -> None:
+    """Strides are this rank's own affair: of ranks that had them, and ranks that had not, some would wait for others."""
+    values = torch.randn(LARGE, generator=torch.Generator().manual_seed(harness.rank()))
+    exact = values.clone()
+    dist.all_reduce(exact)
+    last = harness.rank() == harness.size() - 1
+    with group("int4:block=64,round=nearest", everywhere=True) as ours:
+        expected = values.clone()
+        dist.all_reduce(expected, group=ours)
+        for strided in (True, last):
+            memory = torch.full((LARGE, 2), 5.0)
+            reduced = memory[:, 0] if strided else torch.empty(LARGE)
+            dist.all_reduce(reduced.copy_(values), group=ours)
+            assert torch.equal(reduced, expected) and not torch.equal(reduced, exact)
+            assert torch.equal(memory[:, 1], torch.full((LARGE,), 5.0)), "what lies between its elements is not its own"
+
+
+def test_a_rank_with_another_tensor_is_missed_in_time() -> None:
+    """It goes another way, in which nobody meets it. Every rank gets an exception, and those that wait for it learn why."""
+    odd = {"another type": torch.zeros(LARGE).double(), "sparse": torch.zeros(LARGE).to_sparse(), "small": torch.zeros(8)}
+    for what, tensor in odd.items():
+        limit = datetime.timedelta(seconds=2)
+        ours = dist.new_group(
+            backend="tightwire", timeout=limit, pg_options=ProcessGroupOptions(threshold=1024, everywhere=True, timeout=1.0)
+        )
+        if harness.rank() == harness.size() - 1:
+            with raises(RuntimeError, within=10):
+                dist.all_reduce(tensor, group=ours)
+        else:
+            reason = f"all_reduce of {LARGE} elements of torch.float32: a rank whose tensor is of another type or size"
+            with raises(Error, reason, f"rank {harness.size() - 1}", within=10):
+                dist.all_reduce(torch.zeros(LARGE), group=ours)
+        dist.barrier()
+
+
+def test_a_fork_takes_no_part() -> None:
+    with group("int8:block=64", everywhere=True) as ours:
+        dist.all_reduce(torch.zeros(LARGE), group=ours)
+        child = os.fork()
+        if child == 0:
+            try:
+                dist.all_reduce(torch.zeros(LARGE), group=ours)
+            except RuntimeError as error:
+                os._exit(0 if "is a fork" in str(error) else 2)
+            os._exit(3)
+        assert os.waitpid(child, 0)[1] == 0
+        dist.all_reduce(torch.zeros(LARGE), group=ours)
+
+
+def test_a_work_that_never_ends_is_let_go() -> None:
+    tensor = torch.zeros(8)
+    gone = weakref.ref(Work([tensor]))
+    gc.collect()
+    assert gone() is None
 
 
 def test_another_tensor_does_not_get_what_was_left() -> None:

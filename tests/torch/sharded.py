@@ -1,5 +1,6 @@
 """Sharded training (ZeRO, FSDP): compressed reduce_scatter_tensor and all_gather_into_tensor, in a group and by name."""
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -182,19 +183,32 @@ def test_the_group_compresses_both() -> None:
 
 
 def test_misuse_is_refused() -> None:
+    """Of one rank alone, and every other one hears of it at once."""
     size = harness.size()
-    sharded = Sharded(timeout=20.0)
-    whole = torch.zeros(size * PART)
-    with raises(Error, "the input is part of the output"):
-        sharded.all_gather(whole, part_of(whole), "a")
-    with raises(Error, "a part of 7 elements", f"on {size} ranks"):
-        sharded.reduce_scatter(torch.empty(7), whole, "a")
-    with raises(Error, "torch.float64"):
-        sharded.reduce_scatter(torch.empty(PART).double(), whole.double(), "a")
-    with raises(Error, "the input is part of the output"):
-        dist.all_gather_into_tensor(whole, part_of(whole))
-    sharded.close()
     odd = harness.rank() == size - 1
+    whole, part = torch.zeros(size * PART), torch.empty(PART)
+    wrongs: dict[str, Callable[[Sharded], object]] = {
+        "the input is part of the output": lambda sharded: sharded.all_gather(whole, part_of(whole), "a"),
+        f"a part of 7 elements of torch.float32, for a whole of {size * PART}": lambda sharded: sharded.reduce_scatter(
+            torch.empty(7), whole, "a"
+        ),
+        "torch.float64": lambda sharded: sharded.reduce_scatter(part.double(), whole.double(), "a"),
+        "torch.complex64": lambda sharded: sharded.reduce_scatter(part + 0j, whole + 0j, "a"),
+        "torch.sparse_coo": lambda sharded: sharded.reduce_scatter(part, whole.to_sparse(), "a"),
+        "on meta": lambda sharded: sharded.all_gather(whole, part.to("meta"), "a"),
+        "both must be contiguous": lambda sharded: sharded.reduce_scatter(part, torch.zeros(size * PART, 2)[:, 0], "a"),
+    }
+    for text, wrong in wrongs.items():
+        sharded = Sharded(timeout=20.0)
+        with raises(Error, f"rank {size - 1}: ", text, within=5):
+            if odd:
+                wrong(sharded)
+            else:
+                sharded.reduce_scatter(part, whole, "a")
+        sharded.close()
+    with raises(Error, "the input is part of the output"):
+        ours = dist.new_group(backend="tightwire", pg_options=OPTIONS)
+        dist.all_gather_into_tensor(whole, part_of(whole), group=ours)
     with raises(Error, "different", "int4:block=32"):
         Sharded(gradients="int4:block=32" if odd else "int8", timeout=20.0)
     with raises(Error, "int99"):
