@@ -11,6 +11,9 @@ trap 'rm -rf "$environment"' EXIT
 "$environment/bin/pip" install --quiet .
 "$environment/bin/pip" wheel --quiet --no-deps --wheel-dir "$environment/wheels" .
 ls -l "$environment"/wheels/tightwire-*.whl
+/usr/bin/python3 -m venv "$environment/from_wheel"
+"$environment/from_wheel/bin/pip" install --quiet --no-index "$environment"/wheels/tightwire-*.whl
+(cd "$environment" && from_wheel/bin/python -m tightwire info >/dev/null)
 
 cd "$environment" # away from the sources, so that what is imported is what was installed
 bin/python -m tightwire info

@@ -5,10 +5,12 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -307,6 +309,114 @@ class SessionTest(unittest.TestCase):
             path.write_text("codec = 4\n", encoding="utf-8")
             with self.fails(Status.INVALID_ARGUMENT, "session.toml, line 1: codec must be a string"):
                 Session(alone, path)
+
+    def test_gradients_under_way_stay_where_they_are(self) -> None:
+        """The caller's list may change and its arrays be forgotten; none may move."""
+
+        def rank(communicator: Communicator) -> None:
+            with Session(communicator, "exact") as session:
+                session.add("weight", (1 << 20,))
+                session.seal()
+                for step in range(3):
+                    weight = array.array("f", [1.0 + communicator.rank + step]) * (1 << 20)
+                    gradients = [weight]
+                    session.start(0, gradients)
+                    gradients.clear()
+                    with self.assertRaises(BufferError):
+                        weight.append(0.0)
+                    session.wait(0)
+                    self.assertEqual((weight[0], weight[-1]), (1.5 + step, 1.5 + step))
+                    weight.append(0.0)
+                    session.start(0, [array.array("f", [0.0]) * (1 << 20)])
+                    session.wait(0)
+                    session.commit()
+
+        on_threads(2, rank)
+
+    def test_world_sizes_that_differ(self) -> None:
+        """Ranks that were told of other numbers of ranks, and a state of another number: refused on all, naming both."""
+        with tempfile.TemporaryDirectory() as folder:
+            texts: list[str] = []
+
+            def join(rank: int, size: int) -> None:
+                with self.assertRaises(Error) as caught:
+                    Communicator.join(rank, size, f"file://{folder}/meeting", "key", timeout=20.0)
+                self.assertEqual(caught.exception.status, Status.MISMATCH)
+                texts.append(str(caught.exception))
+
+            began = time.monotonic()
+            threads = [threading.Thread(target=join, args=each) for each in ((0, 2), (1, 3))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertLess(time.monotonic() - began, 10)
+            self.assertEqual(len(texts), 2, "every rank is told")
+            for text in texts:
+                self.assertIn("2", text)
+                self.assertIn("3", text)
+
+        def save(communicator: Communicator) -> bytes:
+            with sealed(communicator, "int4:block=32 small=compressed") as session:
+                return session.save()
+
+        states = on_threads(3, save)
+
+        def restore(communicator: Communicator) -> None:
+            with sealed(communicator, "int4:block=32 small=compressed") as session:
+                with self.fails(Status.INVALID_ARGUMENT, "for another number of ranks give the states of all"):
+                    session.restore(states[communicator.rank])
+                session.all_reduce([gradient_of(0), array.array("f", [0.0] * 3)])
+
+        on_threads(2, restore)
+
+    def test_what_is_no_state_is_refused_on_all_ranks(self) -> None:
+        def rank(communicator: Communicator) -> None:
+            with sealed(communicator, "int4:block=32 small=compressed") as session:
+                state = session.save()
+                session.restore(bytearray(state))
+                for wrong in (None, 7, "text"):
+                    with self.assertRaises(Error):
+                        session.restore(wrong if communicator.rank == 1 else state)
+                    with self.assertRaises(Error):
+                        session.restore_ranks([state, wrong] if communicator.rank == 1 else [state, state])
+
+        on_threads(2, rank)
+
+    def test_texts_that_c_would_cut(self) -> None:
+        with Communicator.from_environment() as alone:
+            with self.fails(Status.INVALID_ARGUMENT, "has a NUL in it"):
+                Session(alone, "int8\0junk")
+            with self.fails(Status.INVALID_ARGUMENT, 'for a file give pathlib.Path("session.toml")'):
+                Session(alone, "session.toml")
+            with Session(alone, "int8") as session:
+                with self.fails(Status.INVALID_ARGUMENT, "has a NUL in it"):
+                    session.add("a\0b", (4,))
+                session.add("weight", (4,))
+                with self.assertRaises(Error):
+                    session.start(0, [array.array("f", [0.0] * 4)])  # before seal
+            for number in (-1, 1 << 64):
+                with self.fails(Status.INVALID_ARGUMENT, "is not from 0 to 2**64 - 1"):
+                    alone.gather(number)
+
+    def test_as_installed(self) -> None:
+        """The files of a wheel, which find their library without being told where it is."""
+        with tempfile.TemporaryDirectory() as folder:
+            package = pathlib.Path(folder) / "tightwire"
+            shutil.copytree(pathlib.Path(tightwire.__file__).parent, package)
+            (package / "lib").mkdir(exist_ok=True)
+            shutil.copy(os.environ["TIGHTWIRE_LIBRARY"], package / "lib" / "libtightwire.so")
+            others = {name: value for name, value in os.environ.items() if name != "TIGHTWIRE_LIBRARY"}
+            command = [sys.executable, "-c", "import tightwire; print(tightwire.__file__)"]
+            shown = subprocess.run(
+                command, capture_output=True, text=True, env={**others, "PYTHONPATH": folder}, cwd=folder, check=True
+            )
+            self.assertTrue(shown.stdout.startswith(folder), shown.stdout)
+            told = subprocess.run(
+                [sys.executable, "-m", "tightwire", "info"], capture_output=True, text=True,
+                env={**others, "PYTHONPATH": folder}, cwd=folder, check=True,
+            )
+            self.assertIn("wire version", told.stdout)
 
     def test_ranks_that_differ(self) -> None:
         def rank(communicator: Communicator) -> None:
