@@ -241,6 +241,7 @@ std::shared_ptr<Transport> staged(std::shared_ptr<tightwire::Transport> host, st
   try {
     detail::require(cudaGetDevice(&device), "cudaGetDevice", rank);
     detail::require_waits_for_values(rank);
+    require_any_thread(*host, "a staged transport");
   } catch (const Error& error) {
     trouble = error;
   }
@@ -250,7 +251,7 @@ std::shared_ptr<Transport> staged(std::shared_ptr<tightwire::Transport> host, st
   for (std::size_t peer = 0; peer < all.size(); ++peer)
     if (all[peer].value != 0)
       throw Error(Errc::unsupported, "rank " + std::to_string(rank) + ": no staged transport: rank " +
-                                         std::to_string(peer) + " has no device for it; its own error says why");
+                                         std::to_string(peer) + " cannot have one; its own error says why");
   const std::uint64_t tag = detail::tag_for_all(*host, timeout);
   return std::make_shared<detail::StagedTransport>(std::move(host),
                                                    detail::StagedTransport::Settings{device, timeout, tag});

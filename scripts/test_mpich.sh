@@ -31,16 +31,38 @@ gcc -std=c99 "${flags[@]}" -Ibindings/c -Ibindings/c_mpi tests/mpi/c_ranks_test.
 gcc "${flags[@]}" -Wno-conversion tests/mpi/unaware.c -L"$libraries" -lmpich -lm -o "$folder/unaware"
 
 run() { "$folder/root/usr/bin/mpiexec.hydra" "$@"; }
-preloaded() { run -n 3 -env LD_PRELOAD "$folder/libtightwire_mpi.so" -env TIGHTWIRE_MPI "$1" "$folder/unaware" "$2"; }
+preloaded() { run -n 3 -env LD_PRELOAD "$folder/libtightwire_mpi.so" -env TIGHTWIRE_MPI "$1" "$folder/unaware" $2; }
 run -n 2 "$folder/ranks_test" --gtest_brief=1
 run -n 3 "$folder/ranks_test" --gtest_brief=1
 run -n 2 "$folder/ranks_test" --gtest_brief=1 --single
 run -n 3 "$folder/c_ranks_test"
 run -n 2 "$folder/c_ranks_test" --single
-run -n 3 "$folder/unaware" exact
+run -n 3 "$folder/unaware" exact 0
+run -n 3 -env LD_PRELOAD "$folder/libtightwire_mpi.so" "$folder/unaware" exact 0 # without the variable nothing is changed
+preloaded "int4:block=64 threshold=400013" "exact 3"
 preloaded "int4:block=64 threshold=65536" close
 preloaded "int4:block=64 threshold=65536" drifting
 preloaded "int4:block=64 threshold=65536 calls-per-step=2" conserving
 preloaded "int8 threshold=65536 calls-per-step=1" misfit
 preloaded "int8 threshold=65536 timeout=0.5" missing
+
+# What TIGHTWIRE_MPI cannot say ends the job in MPI_Init, with the reason.
+refused() { # <text> <command>...
+  local text=$1 said
+  shift
+  if said=$("$@" 2>&1); then
+    echo "not refused: $text" >&2
+    exit 1
+  fi
+  grep -qF "$text" <<<"$said" || { printf 'another reason than "%s":\n%s\n' "$text" "$said" >&2; exit 1; }
+}
+refused "TIGHTWIRE_MPI: it names no threshold" preloaded int8 exact
+refused "TIGHTWIRE_MPI: it names no codec" preloaded threshold=65536 exact
+refused int99 preloaded "int99 threshold=65536" exact
+refused "known are auto, node:" preloaded "int8 levels=rack:8 threshold=65536" exact
+refused "would be lost without calls-per-step" preloaded "topk:ratio=0.01 threshold=65536" exact
+refused '"rollback=on" is not known' preloaded "int8 threshold=65536 rollback=on" exact
+refused 'is "int8 threshold=65536" on rank 0, and "int4 threshold=65536" on rank 1' run \
+  -n 1 -env LD_PRELOAD "$folder/libtightwire_mpi.so" -env TIGHTWIRE_MPI "int8 threshold=65536" "$folder/unaware" exact : \
+  -n 1 -env LD_PRELOAD "$folder/libtightwire_mpi.so" -env TIGHTWIRE_MPI "int4 threshold=65536" "$folder/unaware" exact
 echo "all passed on MPICH"

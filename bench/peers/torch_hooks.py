@@ -12,6 +12,9 @@ the model. All schemes take turns in every round; what is told is the median ove
     error       of the sum of all results, against steps times the exact mean: |sum - steps * mean| / |steps * mean|
     one step    the same of the last step alone: what error feedback cannot help
 
+Below them stands by what factor a step of int4 is shorter than one of the best of torch's own schemes. With --demand 2 the exit
+status is 1 where that is less than 2.
+
 torch's powerSGD_hook has one bucket for all: its reductions of several buckets start each other from callbacks, in orders that
 differ between ranks, and gloo, which matches by order, then aborts (torch 1.13). PyTorch's hooks run over gloo, whose all-reduce is exact; ours over UCX. One thread per rank.
 """
@@ -19,6 +22,7 @@ import argparse
 import json
 import pathlib
 import statistics
+import sys
 import time
 from typing import Optional
 
@@ -154,6 +158,16 @@ def measure(options: argparse.Namespace, rank: int) -> list[dict[str, object]]:
     return results
 
 
+def factor_to_best_peer(results: list[dict[str, object]]) -> Optional[tuple[float, str]]:
+    """Step time of the fastest of torch's schemes over that of int4, and that scheme; None without one of either."""
+    int4 = [r for r in results if str(r["scheme"]).partition(":")[0] == "int4"]
+    peers = [r for r in results if r["scheme"] in ("none", "fp16") or str(r["scheme"]).startswith("torch-")]
+    if not int4 or not peers:
+        return None
+    best = min(peers, key=lambda r: float(str(r["step_ms"])))
+    return float(str(best["step_ms"])) / min(float(str(r["step_ms"])) for r in int4), str(best["scheme"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
@@ -167,10 +181,14 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=4)
     parser.add_argument("--port", type=int, default=29611, help="of gloo")
     parser.add_argument("--json", help="file to write")
+    parser.add_argument("--demand", type=float, help="the least factor of int4 to the best of torch's schemes")
     options = parser.parse_args()
+    if options.demand is not None and not factor_to_best_peer([{"scheme": name, "step_ms": 1} for name in options.schemes]):
+        parser.error("--demand compares int4 with torch's schemes: name both")
     torch.set_num_threads(1)
     rank = join(options.port)
     results = measure(options, rank)
+    found = factor_to_best_peer(results)
     if rank == 0:
         elements = sum(int(torch.tensor(shape).prod()) for shape in MODELS[options.model])
         print(f"{options.model}: {elements:,} parameters, {dist.get_world_size()} ranks, torch {torch.__version__}")
@@ -181,10 +199,14 @@ def main() -> None:
                 f"{result['scheme']:<22}{result['step_ms']:>9.1f}{f'{low:.1f} .. {high:.1f}':>18}{result['sync_ms']:>9.1f}"
                 f"{result['error']:>11.2e}{result['error_of_one_step']:>11.2e}"
             )
+        if found:
+            print(f"int4: a step is {found[0]:.2f} times as fast as with {found[1]}, the best of torch's schemes")
         if options.json:
             pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     dist.barrier()
     dist.destroy_process_group()
+    if rank == 0 and found and options.demand is not None and found[0] < options.demand:
+        sys.exit(f"int4 is {found[0]:.2f} times as fast as {found[1]}; {options.demand:g} were demanded")
 
 
 if __name__ == "__main__":

@@ -12,15 +12,15 @@
 
 #include "connect.hpp"
 #include "handles.hpp"
+#include "structures.hpp"
 
 namespace tightwire::c {
 namespace {
 
 constexpr int kMostThreads = 1024;  // as ranks of one process
 
-Rendezvous read(const tightwire_rendezvous& given) {
-  require(given.struct_size >= sizeof(tightwire_rendezvous), "tightwire_communicator_join",
-          "rendezvous.struct_size is not sizeof(tightwire_rendezvous)");
+Rendezvous read(const tightwire_rendezvous* theirs) {
+  const tightwire_rendezvous given = copy_in(theirs, "tightwire_communicator_join: rendezvous");
   require(given.size >= 1 && given.rank >= 0 && given.rank < given.size, "tightwire_communicator_join",
           "rendezvous.rank must be from 0 to below rendezvous.size");
   Rendezvous rendezvous{.rank = given.rank, .size = given.size, .address = {}, .key = {}};
@@ -31,14 +31,13 @@ Rendezvous read(const tightwire_rendezvous& given) {
   return rendezvous;
 }
 
-/// The caller's structures may be longer than ours.
+/// The caller's structures are as long as the caller says.
 std::vector<Replica> read(const tightwire_replica* given, std::size_t count, const char* call) {
   std::vector<Replica> replicas;
   const auto* at = reinterpret_cast<const std::byte*>(given);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto& one = *reinterpret_cast<const tightwire_replica*>(at);
-    require(one.struct_size >= sizeof(tightwire_replica) && one.struct_size % alignof(tightwire_replica) == 0, call,
-            "struct_size is not sizeof(tightwire_replica)");
+    const tightwire_replica one =
+        copy_in(reinterpret_cast<const tightwire_replica*>(at), std::string(call) + ": replica " + std::to_string(i));
     require(one.name != nullptr, call, "a name is null");
     require(one.bytes != nullptr || one.size == 0, call, "bytes are null");
     replicas.push_back({one.name,
@@ -77,7 +76,7 @@ tightwire_status tightwire_communicator_join(const tightwire_rendezvous* rendezv
                                              tightwire_communicator** communicator) {
   return guarded([&] {
     require(rendezvous != nullptr && communicator != nullptr, "tightwire_communicator_join", "an argument is null");
-    *communicator = tightwire::c::communicator_of(tightwire::c::connect(tightwire::c::read(*rendezvous)));
+    *communicator = tightwire::c::communicator_of(tightwire::c::connect(tightwire::c::read(rendezvous)));
   });
 }
 

@@ -1,8 +1,6 @@
 #pragma once
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -73,13 +71,6 @@ Handle& usable(Handle* handle, const char* call) {
     throw Error(Errc::unsupported, std::string(call) + ": opened by process " + std::to_string(handle->owner) +
                                        ", of which this is a fork; open what a child needs in the child");
   return *handle;
-}
-
-/// Copies a structure that may be older (shorter) or newer (longer) than ours out to a caller that says how long it is.
-template <class Structure>
-void copy_out(Structure ours, Structure& theirs) {
-  ours.struct_size = theirs.struct_size;
-  std::memcpy(&theirs, &ours, std::min(sizeof(Structure), theirs.struct_size));
 }
 
 }  // namespace tightwire::c

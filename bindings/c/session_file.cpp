@@ -1,10 +1,10 @@
 #include "session_file.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 #include <toml++/toml.h>
@@ -14,19 +14,24 @@
 namespace tightwire::c {
 namespace {
 
-/// The words of a specification that a file stands for; the codec comes first.
+/// The words of a specification that a file stands for; the codec comes first, rules come last.
 class Words {
  public:
   Words(const std::string& path, const toml::table& file) : path_(path) {
     if (const toml::node* const codec = file.get("codec"))
-      words_.push_back(text_of(*codec, "codec must be a string, as \"int8:block=256\""));
-    for (const auto& [key, value] : file) add(std::string(key.str()), value);
+      add("", *codec, "codec", text_of(*codec, "codec must be a string, as \"int8:block=256\""));
+    for (const auto& [key, value] : file)
+      if (key != "codec" && key != "rule") add_key(std::string(key.str()), value);
+    if (const toml::node* const rules = file.get("rule")) add_rules(*rules);
   }
-  const std::vector<std::string>& words() const { return words_; }
+  const std::vector<Word>& words() const { return words_; }
 
  private:
+  std::string line_of(const toml::node& node) const {
+    return path_ + ", line " + std::to_string(node.source().begin.line) + ": ";
+  }
   [[noreturn]] void fail(const toml::node& at, const std::string& why) const {
-    throw Error(Errc::invalid_argument, path_ + ", line " + std::to_string(at.source().begin.line) + ": " + why);
+    throw Error(Errc::invalid_argument, line_of(at) + why);
   }
 
   /// Of a string that is not empty.
@@ -34,6 +39,14 @@ class Words {
     std::string text = node.value_exact<std::string>().value_or("");
     if (text.empty()) fail(node, otherwise);
     return text;
+  }
+
+  /// Errors quote what stands in the file, as they cannot quote the word.
+  void add(const std::string& name, const toml::node& node, const std::string& key, const std::string& value) {
+    std::string written = value;
+    if (node.is_string()) written = "\"" + *node.value_exact<std::string>() + "\"";
+    if (node.is_boolean()) written = *node.value_exact<bool>() ? "true" : "false";
+    words_.push_back({.name = name, .value = value, .place = line_of(node) + key + " = " + written});
   }
 
   std::string value_of(const toml::node& node) const {
@@ -46,19 +59,19 @@ class Words {
     return {text, std::to_chars(text, text + sizeof text, *number).ptr};
   }
 
-  void add(const std::string& key, const toml::node& value) {
-    if (key == "codec") return;
+  void add_key(const std::string& key, const toml::node& value) {
     if (key == "exact") return add_exact(value);
-    if (key == "rule") return add_rules(value);
     if (value.is_table() || value.is_array_of_tables()) fail(value, "the only tables are [[rule]]");
-    words_.push_back(key + "=" + value_of(value));
+    const auto in_a_key = [](char c) { return (c >= 'a' && c <= 'z') || c == '-'; };
+    if (!std::all_of(key.begin(), key.end(), in_a_key)) fail(value, "there is no key \"" + key + "\"");
+    add(key, value, key, value_of(value));
   }
 
   void add_exact(const toml::node& value) {
     const std::string otherwise = "\"exact\" must be a string, or a list of strings";
     const toml::array* const patterns = value.as_array();
-    if (patterns == nullptr) return words_.push_back("exact=" + text_of(value, otherwise));
-    for (const toml::node& pattern : *patterns) words_.push_back("exact=" + text_of(pattern, otherwise));
+    if (patterns == nullptr) return add("exact", value, "exact", text_of(value, otherwise));
+    for (const toml::node& pattern : *patterns) add("exact", pattern, "exact", text_of(pattern, otherwise));
   }
 
   void add_rules(const toml::node& value) {
@@ -70,31 +83,23 @@ class Words {
       if (rule.size() != 2 || !rule.contains("name") || !rule.contains("codec")) fail(node, otherwise);
       const std::string name = text_of(*rule.get("name"), otherwise);
       if (name.find('=') != std::string::npos) fail(*rule.get("name"), "the name of a rule has a \"=\"");
-      words_.push_back("rule=" + name + "=" + text_of(*rule.get("codec"), otherwise));
+      const toml::node& codec = *rule.get("codec");
+      add("rule", codec, "codec", name + "=" + text_of(codec, otherwise));
     }
   }
 
   const std::string& path_;
-  std::vector<std::string> words_;
+  std::vector<Word> words_;
 };
-
-std::vector<std::string> words_in(const std::string& path, const std::string& text) {
-  try {
-    return Words(path, toml::parse(text)).words();
-  } catch (const toml::parse_error& error) {
-    throw Error(Errc::invalid_argument,
-                path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
-  }
-}
 
 }  // namespace
 
 SessionOptions parse_session_file(const std::string& path, const std::string& text, int ranks) {
-  const std::vector<std::string> words = words_in(path, text);
   try {
-    return parse_session_words({words.begin(), words.end()}, ranks);
-  } catch (const Error& error) {
-    throw Error(error.code(), path + ": " + error.what());
+    return read_words(Words(path, toml::parse(text)).words(), ranks);
+  } catch (const toml::parse_error& error) {
+    throw Error(Errc::invalid_argument,
+                path + ", line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
   }
 }
 

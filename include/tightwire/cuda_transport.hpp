@@ -53,7 +53,8 @@ class Transport {
 /// pinned memory, and what came is copied from there. A Session on it copies encoded frames, never gradients. Works on
 /// the current device. Collective. Neither `Session::start` nor `Handle::wait` waits for it: a thread of the transport
 /// drives the host's, and streams wait for a number in pinned memory. Rounds that hang, lost ranks and damaged bytes
-/// close it, and let go streams that wait. Throws Error(unsupported) on every rank if one has no device for it.
+/// close it, and let go streams that wait. Throws Error(unsupported) on every rank if one has no device for it, or a
+/// `host` of one thread alone.
 std::shared_ptr<Transport> staged(std::shared_ptr<tightwire::Transport> host,
                                   std::chrono::milliseconds timeout = std::chrono::seconds(60));
 

@@ -40,7 +40,8 @@ std::unique_ptr<Transport> adopt(Communicator communicator, const Options& optio
 /// initialized and outlive the transport, whose end is collective too. Every message costs a small one before it, which
 /// carries the tag (MPI's tags are too short for ours) and the size. Where MPI was initialized with less than
 /// MPI_THREAD_MULTIPLE, the thread that adopts is the only one that may use the transport: others get
-/// Error(unsupported), as from `Session::start`, which works in the background; `Session::all_reduce` does not.
+/// Error(unsupported). So does whoever calls `Session::start`, which works in the background, before anything is
+/// started; `Session::all_reduce` and `run` do not.
 /// Memory of messages that a lost peer left unfinished may be in use by MPI for ever: MPI takes no send back.
 /// Throws Error(invalid_argument) without MPI, for an intercommunicator, for MPI_COMM_NULL, and for a handle of another
 /// MPI than this library was built with.

@@ -141,29 +141,14 @@ class Session {
   /// Starts the reduction of a bucket, in place: one pointer per parameter of the bucket, in the order of the bucket.
   /// Ranks may start buckets in different orders. Until `wait` the buffers are the Session's. Throws
   /// Error(invalid_argument) for a null pointer, a wrong number of pointers, or a bucket that is under way;
-  /// Error(unsupported) where the whole gradient is to be clipped.
-  Handle start(BucketId id, std::span<void* const> data) {
-    require_sealed("start");
-    if (id >= list_.buckets().size()) throw bad("start: there is no bucket " + std::to_string(id));
-    Bucket& bucket = list_.buckets()[id];
-    require_not_started("start", bucket);
-    if (options_.momentum.clip_norm != 0.0f)
-      throw Error(Errc::unsupported, where() + "start: clip_norm is of the whole gradient; use all_reduce");
-    if (data.size() != bucket.parameters.size())
-      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " +
-                std::to_string(bucket.parameters.size()) + " parameters of " + bucket.operation.name);
-    for (std::size_t i = 0; i < data.size(); ++i) require_pointer("start", bucket.parameters[i], data[i]);
-    std::copy(data.begin(), data.end(), bucket.pointers.begin());
-    if (options_.observer) options_.observer->started(*this, bucket);
-    begin(bucket, true);
-    return {*this, id, bucket.sequence};
-  }
+  /// Error(unsupported) where the whole gradient is to be clipped, and over a transport of one thread (`run` works).
+  Handle start(BucketId id, std::span<void* const> data) { return launch(id, data, true); }
 
   /// The operation of a parameter that has a bucket of its own, on its buffer. Throws as `start` and `Handle::wait` do.
   void run(ParameterId id, void* data) {
     require_sealed("run");
     if (id >= parameters().size()) throw bad("run: there is no parameter " + std::to_string(id));
-    start(bucket_of(id), {&data, 1}).wait();
+    launch(bucket_of(id), {&data, 1}, false).wait();
   }
 
   /// Reduces all parameters, in place: one pointer per parameter, in order of addition. Those of other operations go
@@ -387,7 +372,25 @@ class Session {
     step_began_ = Clock::now();
   }
 
-  /// Starts a bucket whose pointers are in place.
+  /// Starts a bucket, in the background or by the thread that will wait for it.
+  Handle launch(BucketId id, std::span<void* const> data, bool background) {
+    require_sealed("start");
+    if (background) require_any_thread(*transport_, "start");
+    if (id >= list_.buckets().size()) throw bad("start: there is no bucket " + std::to_string(id));
+    Bucket& bucket = list_.buckets()[id];
+    require_not_started("start", bucket);
+    if (options_.momentum.clip_norm != 0.0f)
+      throw Error(Errc::unsupported, where() + "start: clip_norm is of the whole gradient; use all_reduce");
+    if (data.size() != bucket.parameters.size())
+      throw bad("start: got " + std::to_string(data.size()) + " pointers for the " +
+                std::to_string(bucket.parameters.size()) + " parameters of " + bucket.operation.name);
+    for (std::size_t i = 0; i < data.size(); ++i) require_pointer("start", bucket.parameters[i], data[i]);
+    std::copy(data.begin(), data.end(), bucket.pointers.begin());
+    if (options_.observer) options_.observer->started(*this, bucket);
+    begin(bucket, background);
+    return {*this, id, bucket.sequence};
+  }
+
   void begin(Bucket& bucket, bool background) {
     try {
       open_bucket(bucket, parameter_memory_, memory_, rank());

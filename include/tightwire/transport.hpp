@@ -70,8 +70,9 @@ using Ticket = std::uint64_t;
 
 /// Moves bytes between the ranks of one job; knows nothing of codecs or gradients.
 ///
-/// Safe to call from several threads. Never blocks except in `idle`, and there no longer than asked.
-/// After an Error from any call the transport is closed: every later call throws the same error.
+/// Safe to call from several threads, but for one that says otherwise (`any_thread`). Never blocks except in `idle`,
+/// and there no longer than asked. After an Error from any call the transport is closed: every later call throws the
+/// same error.
 class Transport {
  public:
   Transport() = default;
@@ -122,6 +123,9 @@ class Transport {
   /// caches of the sender.
   virtual bool shares_memory() const noexcept { return false; }
 
+  /// Whether any thread may use it, rather than the one alone that opened it: what works in the background needs that.
+  virtual bool any_thread() const noexcept { return true; }
+
   /// Of one that reaches some peers through memory and others not: whether messages to this one go over a wire, and so
   /// need what `checksum` gives. The same seen from the peer; peers of one rank without a wire have none between them.
   virtual bool has_wire_to(int /*peer*/) const noexcept { return true; }
@@ -144,5 +148,14 @@ class Transport {
   std::atomic<std::uint32_t> channels_{0};
   std::atomic<std::uint32_t> taken_{0};
 };
+
+/// Throws Error(unsupported) where a call would work in the background and only one thread may use the transport.
+inline void require_any_thread(const Transport& transport, const std::string& call) {
+  if (transport.any_thread()) return;
+  throw Error(Errc::unsupported,
+              "rank " + std::to_string(transport.rank()) + ": " + call +
+                  " works in the background, and only the thread that opened this transport may use it: " +
+                  transport.describe());
+}
 
 }  // namespace tightwire

@@ -54,6 +54,7 @@ class Buffer(ctypes.Structure):
         ("type", ctypes.c_int),
         ("operation", ctypes.c_int),
         ("root", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -64,6 +65,7 @@ class Replica(ctypes.Structure):
         ("bytes", ctypes.c_void_p),
         ("size", ctypes.c_size_t),
         ("must_differ", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     ]
 
 

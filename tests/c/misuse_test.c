@@ -15,6 +15,12 @@ static void library(void) {
   CHECK(strstr(tightwire_info(), tightwire_version()) != NULL && strstr(tightwire_info(), "int4") != NULL);
 }
 
+/* Libraries beside this one tell of their failures as it does. */
+static void failing(void) {
+  CHECK_FAILS(tightwire_fail(TIGHTWIRE_DEVICE, "the device is on fire"), TIGHTWIRE_DEVICE, "the device is on fire");
+  CHECK(tightwire_fail(TIGHTWIRE_OK, NULL) == TIGHTWIRE_OK && strcmp(tightwire_last_error(), "") == 0);
+}
+
 static void communicators(void) {
   tightwire_communicator* communicator = NULL;
   tightwire_rendezvous rendezvous = {.struct_size = sizeof rendezvous,
@@ -24,8 +30,6 @@ static void communicators(void) {
                                      .key = "key",
                                      .timeout_ms = 1000};
   CHECK_FAILS(tightwire_communicator_join(&rendezvous, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "rank");
-  rendezvous.struct_size = 0;
-  CHECK_FAILS(tightwire_communicator_join(&rendezvous, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "struct_size");
   CHECK_FAILS(tightwire_communicator_join(NULL, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "null");
   CHECK_FAILS(tightwire_communicator_in_process(0, &communicator), TIGHTWIRE_INVALID_ARGUMENT, "1 to 1024");
   CHECK_FAILS(tightwire_communicator_gather(NULL, 1, 1000, NULL), TIGHTWIRE_INVALID_ARGUMENT, "null");
@@ -34,15 +38,94 @@ static void communicators(void) {
 }
 
 static void replicas(tightwire_communicator* communicator) {
-  tightwire_replica replica = {.struct_size = 4, .name = "weight"};
-  CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT,
-              "struct_size");
-  replica.struct_size = sizeof replica;
+  tightwire_replica replica = {.struct_size = sizeof replica, .name = "weight"};
   CHECK_OK(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000));
   replica.size = 4;
   CHECK_FAILS(tightwire_communicator_compare(communicator, 1, &replica, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "null");
   CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 1, 1000), TIGHTWIRE_INVALID_ARGUMENT, "null");
   CHECK_FAILS(tightwire_communicator_compare(communicator, 1, NULL, 0, 0), TIGHTWIRE_INVALID_ARGUMENT, "timeout_ms");
+}
+
+/* Structures of callers that are compiled against a later tightwire.h: longer than ours. */
+struct later {
+  union {
+    size_t struct_size;
+    tightwire_rendezvous rendezvous;
+    tightwire_replica replica;
+    tightwire_buffer buffer;
+    tightwire_statistics statistics;
+  } now;
+  uint64_t later[2];
+};
+
+/* Calls that take a structure, which lies at the end of `room` rather than at its begin, as far as it is longer. */
+static tightwire_status give_rendezvous(tightwire_session* session, void* structure) {
+  tightwire_communicator* communicator = NULL;
+  (void)session;
+  const tightwire_status status = tightwire_communicator_join(structure, &communicator);
+  tightwire_communicator_close(communicator);
+  return status;
+}
+static tightwire_communicator* of_replicas;
+static tightwire_status give_replica(tightwire_session* session, void* structure) {
+  (void)session;
+  return tightwire_communicator_compare(of_replicas, 1, structure, 1, 1000);
+}
+static tightwire_status give_buffer(tightwire_session* session, void* structure) {
+  return tightwire_session_add_buffer(session, structure, NULL);
+}
+static tightwire_status give_statistics(tightwire_session* session, void* structure) {
+  return tightwire_session_statistics(session, TIGHTWIRE_ALL_STEPS, structure);
+}
+
+/* Of every structure that grows: a shorter one than version 1 has, and one whose size was never set, are refused; a
+ * longer one is as one of ours where it asks for nothing that we do not know, and is refused where it does. */
+static void structures(tightwire_communicator* communicator) {
+  const int64_t shape[] = {4, 4};
+  struct later rendezvous = {.now.rendezvous = {.rank = 0, .size = 1}};
+  struct later replica = {.now.replica = {.name = "weight"}};
+  struct later buffer = {.now.buffer = {.name = "w", .shape = shape, .dimensions = 2}};
+  struct later statistics = {.later = {77, 78}};
+  const struct {
+    tightwire_status (*give)(tightwire_session* session, void* structure);
+    struct later* structure;
+    size_t size;
+    int32_t* reserved;
+  } kinds[] = {
+      {give_rendezvous, &rendezvous, sizeof(tightwire_rendezvous), NULL},
+      {give_replica, &replica, sizeof(tightwire_replica), &replica.now.replica.reserved},
+      {give_buffer, &buffer, sizeof(tightwire_buffer), &buffer.now.buffer.reserved},
+      {give_statistics, &statistics, sizeof(tightwire_statistics), NULL},
+  };
+  tightwire_session* session = NULL;
+  CHECK_OK(tightwire_session_open(communicator, "exact", &session));
+  of_replicas = communicator;
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
+    size_t* const size = &kinds[i].structure->now.struct_size;
+    const size_t wrong[] = {0, kinds[i].size - sizeof(int64_t), kinds[i].size + 1, SIZE_MAX};
+    for (size_t w = 0; w < sizeof wrong / sizeof wrong[0]; ++w) {
+      *size = wrong[w];
+      CHECK_FAILS(kinds[i].give(session, kinds[i].structure), TIGHTWIRE_INVALID_ARGUMENT, "no version has");
+    }
+    unsigned char* const beyond = (unsigned char*)kinds[i].structure + kinds[i].size;
+    *size = kinds[i].size + sizeof(uint64_t);
+    if (kinds[i].give == give_statistics) {
+      memset(beyond, 77, sizeof(uint64_t));
+      CHECK_OK(kinds[i].give(session, kinds[i].structure));
+      CHECK(beyond[0] == 77 && beyond[7] == 77 && *size == kinds[i].size + sizeof(uint64_t));
+      continue;
+    }
+    beyond[7] = 1;
+    CHECK_FAILS(kinds[i].give(session, kinds[i].structure), TIGHTWIRE_UNSUPPORTED, "this library knows the first ");
+    beyond[7] = 0;
+    if (kinds[i].reserved != NULL) {
+      *kinds[i].reserved = 1;
+      CHECK_FAILS(kinds[i].give(session, kinds[i].structure), TIGHTWIRE_UNSUPPORTED, "reserved must be 0");
+      *kinds[i].reserved = 0;
+    }
+    CHECK_OK(kinds[i].give(session, kinds[i].structure));
+  }
+  tightwire_session_close(session);
 }
 
 static void specifications(tightwire_communicator* communicator) {
@@ -79,13 +162,33 @@ static void specifications(tightwire_communicator* communicator) {
       {"hier(across=int4, levels=node:1) levels=node:1", "has levels already"},
       {"int8 rule=a=hier(across=int4)", "is for a whole Session"},
       {"int8 nonfinite=ignore", "must be propagate, skip_step or error"},
-      {"int8 nonfinite=skip_step rollback=off", "skip_step needs rollback"},
+      {"int8 nonfinite=skip_step rollback=off", "\"rollback=off\": the policy skip_step needs rollback"},
+      {"rollback=off nonfinite=skip_step feedback=on", "\"nonfinite=skip_step\": the policy skip_step needs rollback"},
+      {"momentum=0.9 optimizer-momentum=0 feedback=off", "\"feedback=off\": momentum correction needs"},
+      {"int8 levels", "\"levels\": not known"},
+      {"int8 levels=", "known are auto, node:"},
+      {"int8 nesterov=maybe", "must be on or off"},
+      {"int8 momentum=fast", "\"fast\" is no such number"},
+      {"int8 optimizer-momentum=", "is no such number"},
+      {"int8 residual=fp16", "must be fp32 or bf16"},
   };
   for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
     tightwire_session* session = NULL;
     CHECK_FAILS(tightwire_session_open(communicator, kWrong[i][0], &session), TIGHTWIRE_INVALID_ARGUMENT, kWrong[i][1]);
     CHECK(session == NULL);
   }
+}
+
+static void describes(tightwire_communicator* communicator, const char* specification, const char* expected) {
+  const int64_t shape[] = {64, 64};
+  tightwire_session* session = NULL;
+  const char* text = NULL;
+  CHECK_OK(tightwire_session_open(communicator, specification, &session));
+  CHECK_OK(tightwire_session_add(session, "w", shape, 2, TIGHTWIRE_FLOAT32, NULL));
+  CHECK_OK(tightwire_session_seal(session));
+  CHECK_OK(tightwire_session_description(session, &text));
+  CHECK(strstr(text, expected) != NULL);
+  tightwire_session_close(session);
 }
 
 /* Every word of a specification arrives: in the description, or in what the Session does. */
@@ -123,6 +226,9 @@ static void options(tightwire_communicator* communicator) {
   tightwire_session_close(session);
   CHECK_OK(tightwire_session_open(communicator, "exact=*", &session)); /* no codec: int8 */
   tightwire_session_close(session);
+  describes(communicator, "int8 momentum=0.875 nesterov=on optimizer-momentum=0",
+            "momentum correction 0.875, Nesterov");
+  describes(communicator, "int8 residual=bf16", "residuals in bf16");
 }
 
 static tightwire_status open_text(tightwire_communicator* communicator, const char* text, tightwire_session** session) {
@@ -159,31 +265,42 @@ static void files(tightwire_communicator* communicator) {
   CHECK(strcmp(texts[0], texts[1]) == 0 && strstr(texts[0], "\"head.weight\" [64,64] fp32 bf16") != NULL);
 
   static const char* const kWrong[][2] = {
-      {"codec = \"int9\"\n", "known are exact"},
-      {"seed = 1\ncolour = 'red'\n", "\"colour=red\": not known"},
+      {"\ncodec = \"int9\"\n", "line 2: codec = \"int9\": codec \"int9\""},
+      {"codec = \"feedback=off\"", "line 1: codec = \"feedback=off\": codec \"feedback=off\""},
+      {"\"int4:block\" = 32", "line 1: there is no key \"int4:block\""},
+      {"'exact=a' = 'b'", "line 1: there is no key"},
+      {"seed = 1\ncolour = 'red'\n", "line 2: colour = \"red\": not known"},
+      {"seed = 1\n\nfeedback = 'false'\n", "line 3: feedback = \"false\": must be on or off; in a file true or false"},
+      {"codec = 'int8'\nseed = -1\n", "line 2: seed = -1: \"-1\" is no such number"},
+      {"codec = 'int8'\nsmall = true\n", "line 2: small = true: must be compressed or exact"},
+      {"nonfinite = 'skip_step'\nrollback = false", "line 2: rollback = false: the policy skip_step needs rollback"},
+      {"codec = 'int8'\nlevels = 'node:1'\n\ninside = 'int9'", "line 4: inside = \"int9\": codec \"int9\""},
+      {"levels = 'node:2'", "line 1: levels = \"node:2\": levels=node:2: 1 ranks are no multiple"},
+      {"[[rule]]\nname = 'a'\ncodec = 'int9'", "line 3: codec = \"int9\": codec \"int9\""},
       {"\n\ncodec = int8", "line 3: "},
       {"codec = 4", "line 1: codec must be a string"},
       {"codec = 'int8\n'", "line 1: "},
       {"codec 'int8'", "line 1: "},
       {"exact = ['a' 'b']", "line 1: "},
-      {"exact = [1]", "must be a string, or a list of strings"},
+      {"exact = [1]", "line 1: \"exact\" must be a string, or a list of strings"},
       {"exact = ['a',", "line 1: "},
       {"seed = 1\nseed = 2", "line 2: "},
-      {"timeout = inf", "a value must be"},
+      {"timeout = inf", "line 1: a value must be"},
       {"\ntimeout = 1979-05-27", "line 2: a value must be"},
-      {"[session]", "the only tables are [[rule]]"},
-      {"[[rule]]\nname = 'a'\n", "a rule has a name and a codec"},
-      {"[[rule]]\nname = 'a=b'\ncodec = 'int8'", "has a \"=\""},
-      {"[[rule]]\nseed = 7\n", "both strings"},
-      {"rule = 'a=int8'", "rules are tables"},
-      {"", "cannot be read, or is empty"},
+      {"[session]", "line 1: the only tables are [[rule]]"},
+      {"[[rule]]\nname = 'a'\n", "line 1: a rule has a name and a codec"},
+      {"[[rule]]\nname = 'a=b'\ncodec = 'int8'", "line 2: the name of a rule has a \"=\""},
+      {"[[rule]]\nseed = 7\n", "line 1: a rule has a name and a codec, both strings"},
+      {"rule = 'a=int8'", "line 1: rules are tables"},
   };
   for (size_t i = 0; i < sizeof kWrong / sizeof kWrong[0]; ++i) {
     tightwire_session* session = NULL;
     CHECK_FAILS(open_text(communicator, kWrong[i][0], &session), TIGHTWIRE_INVALID_ARGUMENT, kWrong[i][1]);
     CHECK(session == NULL && strstr(tightwire_last_error(), "/tmp/tightwire-c-") != NULL);
+    CHECK(strncmp(kWrong[i][1], "line ", 5) == 0);
   }
   tightwire_session* session = NULL;
+  CHECK_FAILS(open_text(communicator, "", &session), TIGHTWIRE_INVALID_ARGUMENT, "cannot be read, or is empty");
   CHECK_FAILS(tightwire_session_open_file(communicator, "/nowhere", &session), TIGHTWIRE_INVALID_ARGUMENT, "/nowhere");
   CHECK_FAILS(tightwire_session_open_file(communicator, NULL, &session), TIGHTWIRE_INVALID_ARGUMENT, "null");
 }
@@ -303,9 +420,12 @@ static void a_rank_that_gives_up(void) {
 int main(void) {
   tightwire_communicator* alone = NULL;
   library();
+  failing();
   communicators();
   CHECK_OK(tightwire_communicator_from_environment(&alone));
   CHECK(tightwire_communicator_size(alone) == 1);
+  replicas(alone);
+  structures(alone);
   specifications(alone);
   options(alone);
   files(alone);

@@ -12,6 +12,7 @@
 #include "device_steps.hpp"
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
+#include "unit/support/wrapping_transport.hpp"
 
 namespace tightwire::testing::cuda_staged_test {
 namespace {
@@ -240,8 +241,18 @@ TEST(CudaStaged, ARankWithoutADeviceIsNamedOnTheOthers) {
     tightwire::detail::exchange_greetings(*host, host->next_channel(), {1, 0}, std::chrono::seconds(5), "a test");
   });
   EXPECT_EQ(outcomes[0].error, Errc::unsupported) << outcomes[0].message;
-  EXPECT_TRUE(contains(outcomes[0].message, "rank 1 has no device for it"));
+  EXPECT_TRUE(contains(outcomes[0].message, "rank 1 cannot have one"));
   EXPECT_ERROR(cuda::staged(nullptr), Errc::invalid_argument, "null");
+}
+
+TEST(CudaStaged, AHostOfOneThreadIsRefused) {
+  struct OneThread final : WrappingTransport {
+    using WrappingTransport::WrappingTransport;
+    bool any_thread() const noexcept override { return false; }
+  };
+  must(cudaSetDevice(0));
+  EXPECT_ERROR(cuda::staged(std::make_shared<OneThread>(local::make(1)[0])), Errc::unsupported,
+               "a staged transport works in the background");
 }
 
 }  // namespace

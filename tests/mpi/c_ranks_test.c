@@ -46,7 +46,9 @@ static void steps(MPI_Comm ranks, int many_threads) {
       MPI_Barrier(ranks);
       CHECK_OK(tightwire_session_wait(session, 0));
     } else {
-      CHECK_OK(tightwire_session_all_reduce(session, &pointer, 1));
+      CHECK_FAILS(tightwire_session_start(session, 0, &pointer, 1), TIGHTWIRE_UNSUPPORTED, "MPI_THREAD_MULTIPLE");
+      CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_INVALID_ARGUMENT, "was not started");
+      CHECK_OK(tightwire_session_all_reduce(session, &pointer, 1)); /* the Session goes on */
     }
     CHECK_OK(tightwire_session_commit(session, NULL));
     sum += (double)gradient[4321];

@@ -1,6 +1,6 @@
 /* A program that knows MPI and nothing of us.
  *
- *     unaware exact       no sum differs from what MPI gives
+ *     unaware exact       no sum differs from what MPI gives; with a number: and MPI's level of threads is that
  *     unaware close       sums of many floats are within int4's bounds, and not exact; everything else is exact
  *     unaware drifting | conserving       what is dropped in a step is lost for good, or comes with the next steps
  *     unaware misfit      a step does not repeat itself
@@ -257,6 +257,11 @@ int main(int count, char** words) {
     MPI_Init(&count, &words);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (count > 2) {
+    int level = -1;
+    MPI_Query_thread(&level);
+    check(level == atoi(words[2]), "MPI is initialized for as many threads as it should be");
+  }
   if (strcmp(mode, "exact") == 0 || strcmp(mode, "close") == 0 || strcmp(mode, "past") == 0) {
     const int compressed = strcmp(mode, "close") == 0;
     sums(compressed);

@@ -120,7 +120,7 @@ void MpiTransport::require_thread(const char* call) const {
   throw Error(Errc::unsupported,
               "rank " + std::to_string(rank_) + ": " + call +
                   " from another thread than the one that adopted the communicator: MPI was initialized without "
-                  "MPI_THREAD_MULTIPLE. Ask MPI_Init_thread for it, or do not start reductions in the background");
+                  "MPI_THREAD_MULTIPLE");
 }
 
 void MpiTransport::require_open() {

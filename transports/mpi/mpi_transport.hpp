@@ -40,6 +40,7 @@ class MpiTransport final : public Transport {
   void abort(std::string_view reason) noexcept override;
   std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override;
   std::uint64_t node() const noexcept override { return node_; }
+  bool any_thread() const noexcept override { return any_thread_; }
 
  private:
   /// A message that was announced before its receive was posted.

@@ -16,8 +16,10 @@
  * Nothing is written to an output argument on failure. Pointers are owned by who made them: close what you opened,
  * Sessions before their communicator's last use (a Session keeps its communicator alive, so any order works).
  *
- * The interface grows: structures start with their size, set by the caller, and new members come at their end; new
- * options are new words of a specification. What exists keeps its meaning as long as TIGHTWIRE_ABI_VERSION stays.
+ * The interface grows: structures start with their size, set by the caller, and new members come at their end, where
+ * 0 means what was so before; new options are new words of a specification. What exists keeps its meaning as long as
+ * TIGHTWIRE_ABI_VERSION stays. So set a structure to 0 before its members. A longer one than the library knows is
+ * TIGHTWIRE_UNSUPPORTED where what it does not know is not 0, and of one that it fills the rest stays as it is.
  *
  * After fork() the child must not use what the parent opened: every call says so with TIGHTWIRE_UNSUPPORTED, and
  * closing does nothing. */
@@ -116,6 +118,7 @@ typedef struct tightwire_replica {
   const void* bytes;
   size_t size;
   int32_t must_differ; /* 0: equal on all ranks; 1: no two ranks may have the same, as of seeds of augmentation */
+  int32_t reserved;    /* 0 */
 } tightwire_replica;
 
 /* Finds ranks that have drifted apart: call it every 100 steps or so, on every rank, with the same replicas in the same
@@ -140,6 +143,7 @@ typedef struct tightwire_session tightwire_session;
  *     small=exact|compressed      1-D parameters and those under 1,024 elements stay exact (the default), or do not
  *     operation=mean|sum          mean over ranks by default
  *     feedback=on|off             what the codec drops is added to the next step (on)
+ *     residual=fp32|bf16          type in which that is kept (fp32)
  *     rollback=on|off             steps can be undone, at the price of twice the residuals' memory (on)
  *     nonfinite=propagate|skip_step|error
  *     momentum=FACTOR nesterov=on|off optimizer-momentum=0      momentum correction (docs/sparse.md)
@@ -182,7 +186,8 @@ typedef struct tightwire_buffer {
   size_t dimensions;
   tightwire_type type;
   tightwire_operation operation;
-  int32_t root; /* of a broadcast */
+  int32_t root;     /* of a broadcast */
+  int32_t reserved; /* 0 */
 } tightwire_buffer;
 
 /* As tightwire_session_add, for any operation. What is not all-reduced has a bucket of its own; ask for it once sealed.

@@ -22,7 +22,8 @@ extern "C" {
  * close. Close it, and its Sessions, before MPI_Finalize; that is collective too.
  *
  * Where MPI was initialized with less than MPI_THREAD_MULTIPLE, the calling thread is the only one that may use it:
- * tightwire_session_all_reduce works, tightwire_session_start, which works in the background, is TIGHTWIRE_UNSUPPORTED.
+ * tightwire_session_all_reduce works, tightwire_session_start, which works in the background, is TIGHTWIRE_UNSUPPORTED,
+ * before anything is started.
  * TIGHTWIRE_INVALID_ARGUMENT before MPI_Init and after MPI_Finalize, for MPI_COMM_NULL and for an intercommunicator;
  * TIGHTWIRE_UNSUPPORTED where libtightwire is of another version. */
 tightwire_status tightwire_communicator_adopt_mpi(MPI_Comm theirs, int64_t timeout_ms,

@@ -30,6 +30,7 @@ class WrappingTransport : public Transport {
     return inner_->checksum(payload);
   }
   bool shares_memory() const noexcept override { return inner_->shares_memory(); }
+  bool any_thread() const noexcept override { return inner_->any_thread(); }
 
  protected:
   Transport& inner() const { return *inner_; }
