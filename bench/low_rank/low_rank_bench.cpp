@@ -3,16 +3,21 @@
 //
 //   build/bin/low_rank_bench
 //   build/bin/low_rank_bench --shape 50257x768 --rank 4 --rank 16
+//   build/bin/low_rank_bench --shape 64x64*200                200 matrices, a pass over all of them after the other
 //   build/bin/low_rank_bench --resnet50        all matrices of a residual network of 25 million parameters
 //
 // One thread; everything is timed in turn with x += y over as many elements as the matrix has, which moves 12 bytes per
 // element. "x floor" is the time over that of x += y for the same bytes, the median of all rounds.
 //
 //   project        A = gradient + (residual - P Q'^T of the step before), kept, and P = A Q: 12 bytes per element
-//   orthogonalize  the columns of P, and those of Q
+//   orthogonalize  the columns of P, and those of Q; factors of equal shapes together
+//     one by one   the same, but every factor by itself
 //   back           Q' = A^T P: 4 bytes
 //   write          out = P Q^T, past the caches: 4 bytes
 //   step           all of them, in this order: 20 bytes
+//
+// "read" is what it takes to read the matrix once: where that is far above the floor, memory is slower to read than x
+// += y suggests, and `back` cannot be faster.
 //
 // By a BLAS (OpenBLAS on one thread, where it was found at configure time): saxpy for the sum, sgemm for P, Q', for
 // A -= P Q'^T and for the result; orthogonalized as ours is. 32 bytes per element. "x ours" is its time over that of
@@ -31,6 +36,7 @@
 #include <tightwire/core_codecs.hpp>
 #include <tightwire/low_rank/factor.hpp>
 #include <tightwire/low_rank/orthogonalize.hpp>
+#include <tightwire/low_rank/plan.hpp>
 #include <tightwire/low_rank/products.hpp>
 
 #include "blas_peer.hpp"
@@ -53,11 +59,13 @@ struct Options {
   std::string json;
 };
 
-low_rank::Shape parse_shape(const std::string& text) {
+std::vector<low_rank::Shape> parse_shapes(const std::string& text) {
   low_rank::Shape shape{};
-  if (std::sscanf(text.c_str(), "%zux%zu", &shape.rows, &shape.columns) != 2 || shape.rows * shape.columns == 0)
-    throw CLI::ValidationError("--shape", "is like 4096x4096");
-  return shape;
+  std::size_t count = 1;
+  if (std::sscanf(text.c_str(), "%zux%zu*%zu", &shape.rows, &shape.columns, &count) < 2 ||
+      shape.rows * shape.columns * count == 0)
+    throw CLI::ValidationError("--shape", "is like 4096x4096 or 64x64*200");
+  return std::vector<low_rank::Shape>(count, shape);
 }
 
 /// A matrix with all that a step needs.
@@ -118,26 +126,97 @@ struct Step {
     orthogonalize_left();
     orthogonalize_right();
   }
-  void run() {
-    project();
+};
+
+/// Those of a bucket, pass by pass, as between reductions.
+class Steps {
+ public:
+  Steps(const std::vector<low_rank::Shape>& shapes, std::size_t rank) {
+    std::vector<low_rank::PlannedMatrix> planned;
+    for (const low_rank::Shape shape : shapes) {
+      if (!low_rank::worth_it(shape, 1)) continue;
+      all.push_back(std::make_unique<Step>(shape, rank));
+      planned.push_back({.shape = shape, .type = tightwire::ElementType::f32, .settings = {}});
+    }
+    batches_ = low_rank::equal_shapes(planned);
+  }
+  std::vector<std::unique_ptr<Step>> all;
+
+  std::size_t elements() const {
+    std::size_t count = 0;
+    for (const auto& step : all) count += step->elements();
+    return count;
+  }
+  void each(void (Step::*what)()) {
+    for (const auto& step : all) (step.get()->*what)();
+  }
+  void orthogonalize() {
+    each(&Step::restore_factors);
     orthogonalize_left();
-    back();
-    write();
     orthogonalize_right();
+  }
+  void run() {
+    each(&Step::project);
+    orthogonalize_left();
+    each(&Step::back);
+    each(&Step::write);
+    orthogonalize_right();
+  }
+
+ private:
+  void orthogonalize_left() {
+    together([](Step& step) { return step.p.data(); }, [](const Step& step) { return step.shape.rows; });
+  }
+  void orthogonalize_right() {
+    together([](Step& step) { return step.next_q.data(); }, [](const Step& step) { return step.shape.columns; });
+  }
+  template <class Factor, class Rows>
+  void together(const Factor& factor, const Rows& rows) {
+    for (const low_rank::Batch& batch : batches_) {
+      factors_.clear();
+      for (const std::size_t i : batch) factors_.push_back({factor(*all[i]), {}});
+      const Step& first = *all[batch.front()];
+      orthogonalizer_.orthogonalize(factors_, rows(first), first.rank);
+    }
+  }
+
+  std::vector<low_rank::Batch> batches_;
+  std::vector<low_rank::SeededFactor> factors_;
+  low_rank::Orthogonalizer orthogonalizer_;
+};
+
+/// What reading takes: sums of 16, of which something is kept.
+struct ReadAll {
+  struct Job {
+    const float* x;
+    std::size_t count;
+    float* out;
+  };
+  template <int W>
+  TIGHTWIRE_INLINE static void run(const Job& job) {
+    using Lanes = tightwire::detail::Lanes<float, W>;
+    Lanes sum[4] = {Lanes(0.0f), Lanes(0.0f), Lanes(0.0f), Lanes(0.0f)};
+    for (std::size_t i = 0; i + 4 * W <= job.count; i += 4 * W) TIGHTWIRE_UNROLL(4)
+    for (std::size_t k = 0; k < 4; ++k) sum[k] = sum[k] + Lanes::load(job.x + i + k * W);
+    for (std::size_t k = 1; k < 4; ++k) sum[0] = sum[0] + sum[k];
+    *job.out = sum[0].v[0];
   }
 };
 
-std::vector<Subject> subjects_of(std::vector<std::unique_ptr<Step>>& steps) {
-  const auto all = [&](void (Step::*what)()) {
-    return [&steps, what] {
-      for (const auto& step : steps) (step.get()->*what)();
-    };
-  };
-  return {{"project", 12, 12, all(&Step::project)},
-          {"orthogonalize", 0, 0, all(&Step::orthogonalize)},
+std::vector<Subject> subjects_of(Steps& steps) {
+  const auto all = [&](void (Step::*what)()) { return [&steps, what] { steps.each(what); }; };
+  return {{"read", 4, 4,
+           [&] {
+             float kept = 0;
+             for (const auto& step : steps.all)
+               host::run<ReadAll>(step->level, {step->gradient.floats(), step->elements(), &kept});
+           }},
+          {"project", 12, 12, all(&Step::project)},
+          {"orthogonalize", 0, 0, [&] { steps.orthogonalize(); }},
+          {"  one by one", 0, 0, all(&Step::orthogonalize)},
           {"back", 4, 4, all(&Step::back)},
           {"write", 4, 4, all(&Step::write)},
-          {"step", 20, 20, all(&Step::run)}};
+          {"step", 20, 20, [&] { steps.run(); }}};
 }
 
 /// Of a residual network with 50 layers: 25.5 million parameters, of which these are the matrices that are worth it.
@@ -163,15 +242,10 @@ struct Case {
 };
 
 nlohmann::json measure(const Options& options, const Case& of, std::size_t rank) {
-  std::vector<std::unique_ptr<Step>> steps;
+  Steps steps(of.shapes, rank);
   std::vector<std::unique_ptr<bench::BlasStep>> blas_steps;
-  std::size_t elements = 0;
-  for (const low_rank::Shape shape : of.shapes) {
-    if (!low_rank::worth_it(shape, 1)) continue;
-    steps.push_back(std::make_unique<Step>(shape, rank));
-    elements += shape.rows * shape.columns;
-  }
-  for (const auto& step : steps)
+  const std::size_t elements = steps.elements();
+  for (const auto& step : steps.all)
     if (auto blas = bench::make_blas_step(step->shape, step->rank, step->gradient.floats()))
       blas_steps.push_back(std::move(blas));
   Memory x(4 * elements, 64), y(4 * elements, 1152);
@@ -181,9 +255,9 @@ nlohmann::json measure(const Options& options, const Case& of, std::size_t rank)
   const std::size_t step_at = subjects.size() - 1;
   if (!blas_steps.empty())
     subjects.push_back({"step by OpenBLAS", 32, 32, [&] {
-                          for (std::size_t i = 0; i < steps.size(); ++i) {
+                          for (std::size_t i = 0; i < steps.all.size(); ++i) {
                             blas_steps[i]->run();
-                            steps[i]->orthogonalize();
+                            steps.all[i]->orthogonalize();
                           }
                         }});
   const bench::ForeignShare foreign;
@@ -234,7 +308,7 @@ void print(const nlohmann::json& result) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("The linear algebra of PowerSGD against the memory bus, on one thread.");
-  app.add_option("--shape", options.shapes, "of the matrix, rows x columns");
+  app.add_option("--shape", options.shapes, "of the matrix, rows x columns, or of several: 64x64*200");
   app.add_flag("--resnet50", options.resnet50, "instead of --shape: the matrices of a network, one after the other");
   app.add_option("--rank", options.ranks, "of the approximation")
       ->check(CLI::Range(std::size_t{1}, low_rank::kMostRank));
@@ -243,7 +317,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   nlohmann::json results = nlohmann::json::array();
   std::vector<Case> cases;
-  for (const std::string& shape : options.shapes) cases.push_back({shape, {parse_shape(shape)}});
+  for (const std::string& shape : options.shapes) cases.push_back({shape, parse_shapes(shape)});
   if (options.resnet50) cases = {{"resnet50", resnet50()}};
   if (!bench::has_blas()) fmt::print("OpenBLAS was not found when this was configured: no peer\n");
   for (const Case& of : cases)

@@ -71,7 +71,13 @@ inline std::string describe(const Bucket& bucket) {
       forms += (plan.forms.size() > 1 ? " at rank " + std::to_string(form.rank) : "") + " left factors " +
                describe(form.factors[0]) + ", right factors " + describe(form.factors[1]) + ",";
     forms.pop_back();
-    part("powersgd of " + std::to_string(plan.matrices.size()) + " matrices:" + forms +
+    std::string batches;
+    for (const low_rank::Batch& batch : plan.batches) {
+      const low_rank::Shape shape = plan.matrices[batch.front()].shape;
+      batches += (batches.empty() ? "" : ", ") + std::to_string(batch.size()) + " of " + std::to_string(shape.rows) +
+                 " x " + std::to_string(shape.columns);
+    }
+    part("powersgd of " + std::to_string(plan.matrices.size()) + " matrices, together " + batches + ":" + forms +
          (plan.start_step != 0 ? ", whole " + describe(plan.whole) : ""));
   }
   return text + parts;

@@ -139,5 +139,34 @@ TEST(Orthogonalizer, ReplacedColumnsDependOnTheSeedAlone) {
   EXPECT_NE(replaced({1, 2, 3}), replaced({1, 2, 4}));
 }
 
+TEST(Orthogonalizer, FactorsOfOneShapeTogetherHaveTheBitsOfEachByItself) {
+  constexpr std::size_t kCount = 70;
+  ASSERT_GT(Orthogonalizer::together(64), 8u);
+  for (const auto& [rows, rank] :
+       {std::pair<std::size_t, std::size_t>{1, 2}, {16, 1}, {50, 4}, {64, 3}, {300, 6}, {3000, 4}}) {
+    const std::size_t elements = rows * rank;
+    Values factors = bell(kCount * elements, 5);
+    for (std::size_t f = 0; f < kCount; ++f) {
+      float* const last = factors.data() + (f + 1) * elements - rows;
+      if (f % 5 == 1) std::fill_n(last, rows, 0.0f);
+      if (f % 5 == 2) std::copy_n(last - (rank - 1) * rows, rows, last);
+      if (f % 5 == 3) last[0] = f % 2 == 0 ? kNan : kInfinity;
+    }
+    Values alone = factors;
+    std::vector<low_rank::SeededFactor> seeded(kCount);
+    for (std::size_t f = 0; f < kCount; ++f) {
+      const low_rank::OrthogonalizeSeed seed{7, static_cast<std::uint32_t>(f), 11};
+      Orthogonalizer().orthogonalize(alone.data() + f * elements, rows, rank, seed);
+      seeded[f] = {nullptr, seed};
+    }
+    for (const host::Level level : levels()) {
+      Values together = factors;
+      for (std::size_t f = 0; f < kCount; ++f) seeded[f].factor = together.data() + f * elements;
+      Orthogonalizer(level).orthogonalize(seeded, rows, rank);
+      EXPECT_TRUE(same_bits(together, alone)) << rows << " x " << rank << ", " << host::to_string(level);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tightwire::testing::orthogonalize_test

@@ -304,6 +304,25 @@ TEST(PowerSgdSession, TheWarmStartMakesTheErrorFall) {
   }
 }
 
+TEST(PowerSgdSession, MatricesOfEqualShapeGoTogetherAndAsEachByItself) {
+  Model model;
+  for (int m = 0; m < 5; ++m)
+    model.push_back({"w" + std::to_string(m), {m == 2 ? 96 : 64, 80}, ElementType::f32, PowerSgd{.rank = 3}});
+  const auto says = [&](const SessionOptions& options, const std::string& what) {
+    run_all(1, [&](const std::shared_ptr<Transport>& transport) {
+      const std::string description = sealed_session(transport, model, options)->description();
+      EXPECT_NE(description.find(what), std::string::npos) << description;
+    });
+  };
+  Steps steps{.model = model, .options = in_chunks(Algorithm::two_shot), .steps = 3};
+  says(steps.options, "powersgd of 5 matrices, together 4 of 64 x 80, 1 of 96 x 80:");
+  const auto together = steps.run(2);
+  EXPECT_TRUE(all_equal(together));
+  steps.options.bucket_bytes = 1;
+  says(steps.options, "powersgd of 1 matrices, together 1 of 64 x 80:");
+  EXPECT_TRUE(steps.run(2) == together);
+}
+
 TEST(PowerSgdSession, BytesAreThoseOfTheFactors) {
   const Model model = {{"w", {128, 512}, ElementType::f32, PowerSgd{.rank = 4, .both_factors = false}},
                        {"b", {512}, ElementType::f32, Codec{}}};

@@ -175,6 +175,9 @@ TEST(RankOfPowerSgd, TheEstimateIsUnbiased) {
     fill_spectrum(gradients, {3, 2, 1, 0.5, 0.5});
     matrix.begin(gradients.pointers()[0], {}, use);
     for (const low_rank::Side side : {low_rank::Side::left, low_rank::Side::right}) {
+      const low_rank::SeededFactor fixed = matrix.fixed(side);
+      low_rank::Orthogonalizer().orthogonalize(fixed.factor, length(other(side), plan.shape), matrix.rank(),
+                                               fixed.seed);
       matrix.multiply(side);
       matrix.product(side);
     }

@@ -23,7 +23,8 @@ namespace tightwire {
 /// turn, a step is half of that. Frames of a factor name the one it was multiplied by: a rank that holds another, as
 /// where memory or arithmetic err, is found out before it can lead the others astray.
 ///
-/// Factors are on the host, and the matrices where `Matrix` has them: low_rank::Matrix, or the same on a device.
+/// Factors are on the host, those of equal shapes are orthonormalized together, and matrices are where `Matrix` has
+/// them: low_rank::Matrix, or the same on a device.
 template <class Matrix>
 class BasicLowRankReduction final : public Reduction {
  public:
@@ -47,6 +48,11 @@ class BasicLowRankReduction final : public Reduction {
     if (plan.error != 0) choice_ = low_rank::RankChoice(plan.error, plan.forms.size());
     if (Matrix::kSentWhole && plan.start_step != 0)
       whole_ = std::make_unique<BlockReduction>(transport, plan.whole, plan.whole_parameters, identities[2], divisor);
+    for (const low_rank::Batch& batch : plan.batches) {
+      const low_rank::Shape shape = plan.matrices[batch.front()].shape;
+      for (const std::size_t rows : {shape.rows, shape.columns}) orthogonalizer_.reserve(batch.size(), rows);
+      fixed_factors_.reserve(batch.size());
+    }
     std::size_t longest = 0;
     for (const low_rank::Form& form : plan.forms)
       for (std::size_t side = 0; side < 2; ++side) {
@@ -153,8 +159,18 @@ class BasicLowRankReduction final : public Reduction {
   }
   void multiply() {
     const detail::Work work(statistics_.encode_seconds);
+    orthogonalize(low_rank::other(side_));
     for (Matrix& matrix : matrices_) matrix.multiply(side_);
     stage_ = Stage::multiplying;
+  }
+  /// The factors of a side, those of equal shapes together.
+  void orthogonalize(low_rank::Side side) {
+    for (const low_rank::Batch& batch : plan_.batches) {
+      fixed_factors_.clear();
+      for (const std::size_t m : batch) fixed_factors_.push_back(matrices_[m].fixed(low_rank::other(side)));
+      orthogonalizer_.orthogonalize(fixed_factors_, length(side, plan_.matrices[batch.front()].shape),
+                                    matrices_[batch.front()].rank());
+    }
   }
   bool multiplied() const {
     return std::all_of(matrices_.begin(), matrices_.end(), [](const Matrix& matrix) { return matrix.multiplied(); });
@@ -262,6 +278,8 @@ class BasicLowRankReduction final : public Reduction {
   std::size_t me_;
   float divisor_;
   std::vector<Matrix> matrices_;
+  low_rank::Orthogonalizer orthogonalizer_;
+  std::vector<low_rank::SeededFactor> fixed_factors_;                       ///< of a batch
   std::vector<std::array<std::unique_ptr<BlockReduction>, 2>> reductions_;  ///< by form and side
   std::unique_ptr<BlockReduction> whole_;
   low_rank::RankChoice choice_;

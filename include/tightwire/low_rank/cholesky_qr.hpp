@@ -16,15 +16,6 @@ namespace tightwire::low_rank {
 /// From one row of a small matrix to the next.
 inline constexpr std::size_t kSmallStride = kMostRank;
 
-/// As in Lanes, for which a double is too wide.
-template <int W>
-TIGHTWIRE_INLINE Doubles<W> same_everywhere(double value) {
-  typedef long long Bits __attribute__((vector_size(sizeof(double) * (W / 2))));
-  Bits bits{};
-  bits |= __builtin_bit_cast(long long, value);
-  return Doubles<W>::of((typename Doubles<W>::Vector)bits);
-}
-
 /// Some rows of a factor in double, column after column, padded with zeros.
 struct FactorChunk {
   static constexpr std::size_t kRows = 128;

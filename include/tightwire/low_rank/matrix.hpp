@@ -65,11 +65,13 @@ class BasicMatrix {
   /// Subtracts from the residual of the last commit what it holds too much.
   void settle() { elements_.settle(); }
 
+  /// What this rank's factor of a side is formed from: the other one, to be orthonormalized before.
+  SeededFactor fixed(Side side) {
+    return {factor(other(side)).data(), {seed_, plan_.number, 2 * use_ + static_cast<std::uint32_t>(side)}};
+  }
   /// Begins this rank's factor of a side, from the orthonormalized other one.
   void multiply(Side side) {
     std::vector<float>& fixed = factor(other(side));
-    orthogonalizer_.orthogonalize(fixed.data(), length(other(side), plan_.shape), rank_,
-                                  {seed_, plan_.number, 2 * use_ + static_cast<std::uint32_t>(side)});
     const std::size_t columns = probe(side);
     std::vector<float>& mine = factor(side);
     mine.resize(columns * length(side, plan_.shape));

@@ -1,8 +1,10 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <tightwire/host/dispatch.hpp>
@@ -17,6 +19,12 @@ struct OrthogonalizeSeed {
   std::uint64_t seed = 0;
   std::uint32_t parameter = 0;  ///< its number
   std::uint32_t use = 0;        ///< steps before: other columns every time
+};
+
+/// A factor, rows x rank, column after column, and what replaces its columns.
+struct SeededFactor {
+  float* factor = nullptr;
+  OrthogonalizeSeed seed;
 };
 
 /// Makes the columns of a factor orthonormal, so that the first k span what the first k spanned, for every k. All sums
@@ -39,46 +47,50 @@ class Orthogonalizer {
 
   /// factor: rows x rank, column after column, of any finite or non-finite values. What comes out is finite, and each
   /// column has norm 1 to the rounding of fp32. More columns than rows cannot be orthogonal: the rest become zero.
-  /// Keeps `rows` doubles and two small matrices for the next time.
+  /// Keeps `rows` doubles, or those of a batch, and two small matrices for the next time.
   void orthogonalize(float* factor, std::size_t rows, std::size_t rank, const OrthogonalizeSeed& seed) {
-    if (rank > kGramSchmidt && rank <= rows && by_cholesky(factor, rows, rank)) return;
-    for (std::size_t k = 0; k < rank; ++k) {
-      float* const column = factor + k * rows;
-      if (k >= rows) {
-        std::fill(column, column + rows, 0.0f);
-        continue;
-      }
-      // Ends: a random column has hardly ever, let alone again and again, less than a millionth outside of a subspace.
-      for (std::uint32_t attempt = 0; !orthogonalize_column(factor, rows, k); ++attempt)
-        fill_column(column, rows,
-                    {seed.seed, seed.parameter, static_cast<std::uint32_t>(k) | attempt << 16, kFirstUse + seed.use});
-    }
+    const SeededFactor one{factor, seed};
+    orthogonalize({&one, 1}, rows, rank);
+  }
+  /// Factors of one shape, each by itself, with the bits of one after the other: what short columns wait for, the end
+  /// of a sum, several wait for together.
+  void orthogonalize(std::span<const SeededFactor> factors, std::size_t rows, std::size_t rank) {
+    for (std::size_t first = 0; first < factors.size(); first += together(rows))
+      orthogonalize_batch(factors.subspan(first, std::min(together(rows), factors.size() - first)), rows, rank);
+  }
+  /// What that many factors need, so that nothing is allocated later.
+  void reserve(std::size_t factors, std::size_t rows) {
+    if (const std::size_t least = std::min(together(rows), factors) * rows; work_.size() < least) work_.resize(least);
+    small_.resize(2 * kMostRank * kSmallStride);
+  }
+  /// How many factors of so many rows are worked on at once: as many as stay in the first cache.
+  static constexpr std::size_t together(std::size_t rows) {
+    return std::clamp<std::size_t>(kWorkRows / std::max<std::size_t>(rows, 1), 1, GramSchmidtColumn::kMostFactors);
   }
 
   /// Squared norm of a column, formed in double.
   double square(const float* column, std::size_t rows) {
     load(column, rows);
-    return host::run<DotProduct<float>>(level_, {column_.data(), column, rows});
+    return host::run<DotProduct<float>>(level_, {work_.data(), column, rows});
   }
   /// Squared norm of what of a column lies outside of the span of orthonormal ones.
   double square_outside(const float* factor, std::size_t rows, std::size_t rank, const float* column) {
     load(column, rows);
     project(factor, rows, rank);
-    return host::run<DotProduct<double>>(level_, {column_.data(), column_.data(), rows});
+    return host::run<DotProduct<double>>(level_, {work_.data(), work_.data(), rows});
   }
 
  private:
   void load(const float* column, std::size_t rows) {
-    if (column_.size() < rows) column_.resize(rows);
-    // A product of two floats has no overflow and no underflow in double: nothing need be scaled.
-    for (std::size_t i = 0; i < rows; ++i) column_[i] = static_cast<double>(column[i]);
+    if (work_.size() < rows) work_.resize(rows);
+    for (std::size_t i = 0; i < rows; ++i) work_[i] = static_cast<double>(column[i]);
   }
   /// Takes the first columns off what is loaded.
   void project(const float* factor, std::size_t rows, std::size_t columns) {
     for (std::size_t j = 0; j < columns; ++j) {
       const float* const other = factor + j * rows;
-      const double along = host::run<DotProduct<float>>(level_, {column_.data(), other, rows});
-      host::run<SubtractMultiple>(level_, {column_.data(), other, along, rows});
+      const double along = host::run<DotProduct<float>>(level_, {work_.data(), other, rows});
+      host::run<SubtractMultiple>(level_, {work_.data(), other, along, rows});
     }
   }
 
@@ -87,6 +99,7 @@ class Orthogonalizer {
   static constexpr double kLeastPart = 1e-6;
 
   static constexpr std::size_t kGramSchmidt = 4;
+  static constexpr std::size_t kWorkRows = 2048;  ///< in double, of a batch
   /// Squares of conditions: where what comes out is orthogonal to the rounding of fp32, and where it is well enough
   /// conditioned for a second time.
   static constexpr double kOnce = 1e7, kTwice = 1e13;
@@ -106,22 +119,46 @@ class Orthogonalizer {
     return false;
   }
 
-  /// Column k against those before. False, with the column as it was, if next to nothing is left of it.
-  bool orthogonalize_column(float* factor, std::size_t rows, std::size_t k) {
-    float* const column = factor + k * rows;
-    load(column, rows);
-    double* const work = column_.data();
-    const double before = host::run<DotProduct<float>>(level_, {work, column, rows});
-    if (!(before > 0) || !std::isfinite(before)) return false;
-    for (int round = 0; round < 2; ++round) project(factor, rows, k);
-    const double after = k == 0 ? before : host::run<DotProduct<double>>(level_, {work, work, rows});
-    if (!(after >= kLeastPart * kLeastPart * before)) return false;
-    host::run<RoundMultiple>(level_, {work, 1 / std::sqrt(after), column, rows});
-    return true;
+  void orthogonalize_batch(std::span<const SeededFactor> factors, std::size_t rows, std::size_t rank) {
+    std::array<SeededFactor, GramSchmidtColumn::kMostFactors> rest;
+    std::size_t count = 0;
+    for (const SeededFactor& one : factors)
+      if (rank <= kGramSchmidt || rank > rows || !by_cholesky(one.factor, rows, rank)) rest[count++] = one;
+    if (count != 0) by_gram_schmidt({rest.data(), count}, rows, rank);
+  }
+
+  void by_gram_schmidt(std::span<const SeededFactor> factors, std::size_t rows, std::size_t rank) {
+    if (work_.size() < factors.size() * rows) work_.resize(factors.size() * rows);
+    std::array<bool, GramSchmidtColumn::kMostFactors> independent;
+    for (std::size_t k = 0; k < rank; ++k) {
+      if (k >= rows) {
+        for (const SeededFactor& one : factors) std::fill_n(one.factor + k * rows, rows, 0.0f);
+        continue;
+      }
+      orthogonalize_column(factors, rows, k, independent.data());
+      for (std::size_t f = 0; f < factors.size(); ++f) {
+        const auto& [factor, seed] = factors[f];
+        bool done = independent[f];
+        // Ends: a random column has hardly ever, let alone again and again, less than a millionth outside a subspace.
+        for (std::uint32_t attempt = 0; !done; ++attempt) {
+          fill_column(factor + k * rows, rows,
+                      {seed.seed, seed.parameter, static_cast<std::uint32_t>(k) | attempt << 16, kFirstUse + seed.use});
+          orthogonalize_column(factors.subspan(f, 1), rows, k, &done);
+        }
+      }
+    }
+  }
+
+  /// Column k against those before. Not independent, with the column as it was, if next to nothing is left of it.
+  void orthogonalize_column(std::span<const SeededFactor> factors, std::size_t rows, std::size_t k, bool* independent) {
+    std::array<float*, GramSchmidtColumn::kMostFactors> at;
+    for (std::size_t f = 0; f < factors.size(); ++f) at[f] = factors[f].factor;
+    host::run<GramSchmidtColumn>(
+        level_, {at.data(), factors.size(), rows, k, kLeastPart * kLeastPart, work_.data(), independent});
   }
 
   host::Level level_;
-  std::vector<double> column_;
+  std::vector<double> work_;   ///< columns in double
   std::vector<double> small_;  ///< the Gram matrix, and its inverse Cholesky factor
 };
 

@@ -37,6 +37,25 @@ enum class Side : std::uint8_t { left = 0, right = 1 };
 constexpr Side other(Side side) { return side == Side::left ? Side::right : Side::left; }
 constexpr std::size_t length(Side side, Shape shape) { return side == Side::left ? shape.rows : shape.columns; }
 
+/// Matrices of one shape and of one rank, at any time: places in a plan. Their factors are orthonormalized together.
+using Batch = std::vector<std::size_t>;
+
+/// Every matrix is in one, and batches are in the order of their first matrices.
+inline std::vector<Batch> equal_shapes(const std::vector<PlannedMatrix>& matrices) {
+  std::vector<Batch> batches;
+  for (std::size_t m = 0; m < matrices.size(); ++m) {
+    const auto same = std::find_if(batches.begin(), batches.end(), [&](const Batch& batch) {
+      const PlannedMatrix& first = matrices[batch.front()];
+      return first.shape == matrices[m].shape && first.settings.ranks == matrices[m].settings.ranks;
+    });
+    if (same == batches.end())
+      batches.push_back({m});
+    else
+      same->push_back(m);
+  }
+  return batches;
+}
+
 /// The messages of factors of one rank. By side: factors, then what goes along.
 struct Form {
   std::size_t rank = 0;  ///< the largest that is asked for
@@ -47,6 +66,7 @@ struct Form {
 /// The messages of a bucket's matrices, and of what is sent whole along with them.
 struct Plan {
   std::vector<PlannedMatrix> matrices;
+  std::vector<Batch> batches;            ///< of the matrices
   std::vector<PlannedParameter> along;   ///< nothing of which is lost
   std::vector<Form> forms;               ///< by rank, as in the settings
   std::vector<std::uint64_t> from_step;  ///< of which each is used from then on, where ranks follow steps
@@ -63,6 +83,7 @@ inline Plan make_plan(std::vector<PlannedMatrix> matrices, std::vector<PlannedPa
                       const PlanOptions& options) {
   Plan plan;
   plan.matrices = std::move(matrices);
+  plan.batches = equal_shapes(plan.matrices);
   plan.along = std::move(along);
   if (plan.matrices.empty()) return plan;
   const LowRankSettings& settings = plan.matrices.front().settings;

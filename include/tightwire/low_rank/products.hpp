@@ -56,32 +56,53 @@ struct WriteProduct {
 
 /// The loop of MultiplyTransposed. Rows go by groups of 8: the products of a group are added from top to bottom to
 /// zero, and the sums of the groups from top to bottom.
+///
+/// Of many columns, sums do not stay in the first cache from one group to the next. Then several groups are worked on
+/// in each strip, of which rows are copied next to each other: rows of a matrix are often apart by a power of two, and
+/// would be in each other's way in the cache.
 struct ColumnProducts {
   using Job = MultiplyTransposed;
 
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& job) {
-    alignas(64) float sums[kPackedFloats];
-    alignas(64) float factor[kRows * kMostRank];
-    const std::size_t columns = job.shape.columns, at_once = columns_at_once(job.rank);
+    if (job.rank > kFewRanks)
+      run_rows<W, kManyRows>(job);
+    else
+      run_rows<W, kRows>(job);
+  }
+
+ private:
+  static constexpr std::size_t kRows = 8;       // of a group: part of the result
+  static constexpr std::size_t kManyRows = 32;  // at a time
+  static constexpr std::size_t kFewRanks = 8;
+
+  template <int W, std::size_t AtOnce>
+  TIGHTWIRE_INLINE static void run_rows(const Job& job) {
+    constexpr std::size_t kSums = AtOnce == kRows ? kPackedFloats : 4 * kPackedFloats;
+    alignas(64) float sums[kSums];
+    alignas(64) float factor[AtOnce * kMostRank];
+    const std::size_t columns = job.shape.columns, at_once = columns_at_once(job.rank, kSums);
     for (std::size_t first = 0; first < columns; first += at_once) {
       const FactorPart part{columns, first, std::min(at_once, columns - first), 0, job.rank};
       if (job.add)
         pack(job.product, part, sums);
       else
         std::fill(sums, sums + (part.count + kStrip - 1) / kStrip * kStrip * job.rank, 0.0f);
-      for (std::size_t row = 0; row < job.shape.rows; row += kRows) {
-        const std::size_t rows = std::min(kRows, job.shape.rows - row);
-        pack_rows<kRows>(job.factor + row, job.factor_stride, rows, job.rank, factor);
-        const Rows from{job.matrix + row * columns + first, rows, job.shape.rows - row >= 2 * kRows};
-        add_rows<W>(from, part, factor, sums);
+      for (std::size_t row = 0; row < job.shape.rows; row += AtOnce) {
+        const std::size_t rows = std::min(AtOnce, job.shape.rows - row);
+        for (std::size_t r = 0; r < rows; r += kRows)
+          pack_rows<kRows>(job.factor + row + r, job.factor_stride, std::min(kRows, rows - r), job.rank,
+                           factor + r * job.rank);
+        const Rows from{job.matrix + row * columns + first, rows, job.shape.rows - row >= 2 * AtOnce};
+        if constexpr (AtOnce == kRows)
+          add_rows<W>(from, part, factor, sums);
+        else
+          add_many_rows<W>(from, part, factor, sums);
       }
       unpack(sums, part, job.product);
     }
   }
 
- private:
-  static constexpr std::size_t kRows = 8;
   struct Rows {
     const float* matrix;
     std::size_t count;
@@ -100,6 +121,23 @@ struct ColumnProducts {
         for (std::size_t r = 0; r < from.count; ++r)
           std::memcpy(padded + r * kStrip, from.matrix + r * part.columns + c, width * sizeof(float));
         add_strip<W>(padded, kStrip, factor, part.rank, sums);
+      }
+    }
+  }
+
+  template <int W>
+  TIGHTWIRE_INLINE static void add_many_rows(const Rows& from, const FactorPart& part, const float* factor,
+                                             float* sums) {
+    alignas(64) float packed[kManyRows * kStrip];
+    for (std::size_t c = 0; c < part.count; c += kStrip, sums += kStrip * part.rank) {
+      const std::size_t width = std::min(kStrip, part.count - c);
+      const std::size_t groups = (from.count + kRows - 1) / kRows;
+      if (from.count % kRows != 0 || width != kStrip) std::fill(packed, packed + groups * kRows * kStrip, 0.0f);
+      for (std::size_t r = 0; r < from.count; ++r)
+        copy_row<W>(from.matrix + r * part.columns + c, width, packed + r * kStrip);
+      for (std::size_t g = 0; g < groups; ++g) {
+        if (from.more) prefetch_strip<kRows>(from.matrix + (kManyRows + g * kRows) * part.columns + c, part.columns);
+        add_strip<W>(packed + g * kRows * kStrip, kStrip, factor + g * kRows * part.rank, part.rank, sums);
       }
     }
   }

@@ -125,7 +125,6 @@ struct RowProducts {
   TIGHTWIRE_INLINE static void multiply_tile(const Block& block, std::size_t row, std::size_t k) {
     constexpr bool kSubtract = Mode == Reads::two_and_subtract, kAdd = Mode == Reads::two_and_add || kSubtract;
     const Job& job = block.job;
-    const bool more = job.shape.rows - row >= 2 * Rows;
     const std::size_t stride = job.shape.columns, rank = block.part.rank, at = row * stride + block.part.first;
     Strip strip{job.x + at, nullptr, nullptr, stride, block.packed + k * kStrip, block.past_cache};
     if (job.residual) {
@@ -151,10 +150,6 @@ struct RowProducts {
 
     const std::size_t whole = block.part.count / kStrip * kStrip;
     for (std::size_t c = 0; c < whole; c += kStrip) {
-      if (more && Mode != Reads::again) {
-        prefetch_strip<Rows>(strip.x + Rows * stride, stride);
-        if constexpr (kAdd) prefetch_strip<Rows>(strip.before + Rows * stride, stride);
-      }
       add_strip<W, Rows, Ranks, kAdd, kSubtract>(strip, sums);
       if constexpr (kSubtract) strip.owed_right += strip.owed_step;
       strip.x += kStrip;
@@ -195,6 +190,11 @@ struct RowProducts {
         TIGHTWIRE_UNROLL(4)
         for (int r = 0; r < Rows; ++r) {
           const std::size_t at = static_cast<std::size_t>(r) * strip.stride + c;
+          // Of the next rows, into the second cache, line by line: many at once would keep these ones waiting.
+          if (Add && p == 0) {
+            __builtin_prefetch(strip.x + at + Rows * strip.stride, 0, 2);
+            __builtin_prefetch(strip.before + at + Rows * strip.stride, 0, 2);
+          }
           a[r] = Lanes<float, W>::load(strip.x + at);
           if constexpr (Add) {
             auto before = Lanes<float, W>::load(strip.before + at);

@@ -18,8 +18,19 @@ inline constexpr std::size_t kStrip = 64;
 inline constexpr std::size_t kPackedFloats = std::size_t{1} << 13;
 
 /// Columns of the matrix of which a packed factor has room: whole strips.
-constexpr std::size_t columns_at_once(std::size_t rank) {
-  return std::min<std::size_t>(1024, kPackedFloats / rank / kStrip * kStrip);
+constexpr std::size_t columns_at_once(std::size_t rank, std::size_t floats = kPackedFloats) {
+  return std::min<std::size_t>(1024, floats / rank / kStrip * kStrip);
+}
+
+/// Copies a row of a strip, of so many columns.
+template <int W>
+TIGHTWIRE_INLINE void copy_row(const float* from, std::size_t width, float* to) {
+  if (width != kStrip) {
+    std::memcpy(to, from, width * sizeof(float));
+    return;
+  }
+  TIGHTWIRE_UNROLL(4)
+  for (std::size_t i = 0; i < kStrip; i += W) Lanes<float, W>::load(from + i).store(to + i);
 }
 
 /// Part of the right factor, columns x rank, which is stored column after column: rows first .. first + count of
