@@ -71,6 +71,16 @@ void set_timeout(std::string_view word, std::string_view value, Reading& options
   options.timeout = std::chrono::milliseconds(std::max(1L, std::lround(seconds * 1000)));
 }
 
+void set_algorithm(std::string_view word, std::string_view value, Reading& options) {
+  for (const Algorithm algorithm :
+       {Algorithm::automatic, Algorithm::two_shot, Algorithm::one_shot, Algorithm::ring, Algorithm::tree})
+    if (value == to_string(algorithm)) {
+      options.plan.algorithm = algorithm;
+      return;
+    }
+  throw bad(word, "must be automatic, two_shot, one_shot, ring or tree");
+}
+
 /// All of telemetry's files, in one folder.
 void set_telemetry(std::string_view word, std::string_view value, Reading& options) {
   const std::filesystem::path folder(value);
@@ -120,6 +130,7 @@ constexpr std::array kOptions = {
            }},
     Option{"seed", [](auto word, auto value, auto& options) { options.seed = number<std::uint64_t>(word, value); }},
     Option{"timeout", set_timeout},
+    Option{"algorithm", set_algorithm},
     Option{"levels", [](auto, auto value, auto& options) { options.levels = value; }},
     Option{"inside", [](auto, auto value, auto& options) { options.inside = value; }},
     Option{"telemetry", set_telemetry},
