@@ -80,8 +80,7 @@ class BucketPlanning {
     bucket.random_plan = make_plan(bucket.drawn_elements, ranks_, beside_blocks_);
     if (options_.momentum)
       for (BucketPart* part : {&bucket.chosen, &bucket.drawn}) part->momenta.resize(part->positions.size());
-    const std::size_t owned =
-        bucket.plan.everyone_sums() ? 0 : bucket.plan.owned[static_cast<std::size_t>(rank_)];
+    const std::size_t owned = bucket.plan.everyone_sums() ? 0 : bucket.plan.owned[static_cast<std::size_t>(rank_)];
     bucket.has_owner_residual = options_.error_feedback && owned != 0;
     if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
   }
@@ -294,9 +293,8 @@ void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerp
                                           identity(channels.hierarchy[2])},
         divisor));
   else if (bucket.plan.algorithm == Algorithm::ring && !bucket.planned.empty())
-    reductions.push_back(std::make_unique<RingReduction>(transport, bucket.plan, bucket.planned,
-                                                         identity(channels.blocks), divisor,
-                                                         Codec{}.coder(ElementType::f32)));
+    reductions.push_back(std::make_unique<RingReduction>(
+        transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor, Codec{}.coder(ElementType::f32)));
   else if (bucket.plan.algorithm == Algorithm::tree && !bucket.planned.empty())
     reductions.push_back(
         std::make_unique<TreeReduction>(transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor));

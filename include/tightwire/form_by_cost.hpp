@@ -24,7 +24,8 @@ inline std::vector<std::size_t> node_of_ranks(const Nodes& nodes, int ranks) {
   return node_of;
 }
 
-/// Bytes through the link of the node that sends or receives most, in that direction. Cost: slices, and ranks of a ring.
+/// Bytes through the link of the node that sends or receives most, in that direction. Cost: slices, and ranks of a
+/// ring.
 inline double busiest_link_bytes(const BucketPlan& plan, const Nodes& nodes) {
   std::vector<double> out(nodes.nodes(), 0), in(nodes.nodes(), 0);
   const std::vector<std::size_t> node_of = node_of_ranks(nodes, plan.ranks);
@@ -73,9 +74,9 @@ inline double seconds_of_form(const BucketPlan& plan, const Nodes& nodes) {
 /// The form in place of a plan that `automatic` made, by the cost model:
 ///
 ///   tree, in place of one_shot, where so many messages take longer than log2(ranks) rounds: above some 100 ranks
-///   ring, in place of two_shot, where ranks share the links of known nodes, all parameters fit one, and it is faster by a
-///   tenth: then every rank of a node sends as much through its link as in a ring all of them do. Without shared links
-///   two_shot sends less, and is faster.
+///   ring, in place of two_shot, where ranks share the links of known nodes, all parameters fit one, and it is faster
+///   by a tenth: then every rank of a node sends as much through its link as in a ring all of them do. Without shared
+///   links two_shot sends less, and is faster.
 ///
 /// Depends only on its arguments. Nodes may be none, which are not known.
 inline Algorithm form_by_cost(const BucketPlan& plan, std::span<const PlannedParameter> parameters, const Nodes& nodes,

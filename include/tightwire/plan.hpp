@@ -18,8 +18,8 @@ enum class Algorithm : std::uint8_t {
               ///< tree where the cost model has them faster (`form_by_cost`)
   two_shot,   ///< every rank owns a share: contributions go to the owner, the encoded sum to everyone
   one_shot,   ///< every contribution goes to everyone, who all sum alike: one round, one encoding, more bytes
-  ring,       ///< the sum passes from rank to rank in their order, and the result back: two neighbours, see RingReduction
-  tree,       ///< as one_shot, but contributions are passed on: log2(ranks) messages in as many rounds, see TreeReduction
+  ring,  ///< the sum passes from rank to rank in their order, and the result back: two neighbours, see RingReduction
+  tree,  ///< as one_shot, but contributions are passed on: log2(ranks) messages in as many rounds, see TreeReduction
 };
 
 constexpr const char* to_string(Algorithm algorithm) {
@@ -77,8 +77,8 @@ struct Share {
   std::size_t frame_bytes() const { return payload_bytes == 0 ? 0 : sizeof(FrameHeader) + payload_bytes; }
 };
 
-/// A run of a bucket that is in flight at once, with the share of every rank (one_shot and tree: a single share for all;
-/// ring: the last rank's is all of it).
+/// A run of a bucket that is in flight at once, with the share of every rank (one_shot and tree: a single share for
+/// all; ring: the last rank's is all of it).
 struct Chunk {
   std::vector<Share> shares;
   std::size_t partial_bytes = 0;  ///< of ring: the payload of a sum that is not complete yet
@@ -219,8 +219,8 @@ constexpr std::size_t open_share_length(int ranks, std::size_t elements, std::si
   return std::min(even, static_cast<std::size_t>(most)) / kLargestBlock * kLargestBlock;
 }
 
-/// What a ring asks of a parameter: 16 bits or more per element, since the sums that it passes on are fp32, and residuals
-/// of the elements themselves.
+/// What a ring asks of a parameter: 16 bits or more per element, since the sums that it passes on are fp32, and
+/// residuals of the elements themselves.
 inline bool fits_ring(const PlannedParameter& parameter) {
   constexpr std::size_t kMany = std::size_t{1} << 16;
   return parameter.coder->wire_bytes(kMany) >= 2 * kMany && parameter.coder->residual_basis().empty() &&
@@ -232,8 +232,8 @@ namespace detail {
 /// Payload of so many elements of a sum that is not complete, which the exact codec writes.
 constexpr std::size_t partial_bytes(std::size_t count) { return (count * sizeof(float) + 15) / 16 * 16; }
 
-/// A ring: all of a chunk is the last rank's. Chunks are short enough for the last rank to have begun soon, and no longer
-/// than are worth their messages.
+/// A ring: all of a chunk is the last rank's. Chunks are short enough for the last rank to have begun soon, and no
+/// longer than are worth their messages.
 inline void cut_for_ring(BucketPlan& plan, const ElementLine& line, const PlanOptions& options) {
   constexpr std::size_t kLeast = std::size_t{1} << 14, kMost = std::size_t{1} << 16;
   const auto ranks = static_cast<std::size_t>(plan.ranks);

@@ -76,13 +76,13 @@ TEST_P(SessionOverUcx, SameBitsOfEveryCodecAndSize) {
 }
 
 TEST_P(SessionOverUcx, SameBitsOfRings) {
-  Steps steps{.steps = 2};
+  Steps steps{.model = {}, .steps = 2};
   for (const Codec& codec : {Codec{}, Codec{Bf16{}}})
-    for (const std::int64_t count : {0, 1, 3, 997, 30'000, 300'001})
+    for (const std::int64_t count : {0, 1, 3, 997, 70'001})
       steps.model.push_back({codec.spec() + " of " + std::to_string(count), {count}, ElementType::f32, codec});
   steps.model.push_back({"half", {1001}, ElementType::f16, Codec{}});
-  for (const int ranks : {2, 3, 4, 7})
-    for (const std::size_t share : {std::size_t{700}, std::size_t{0}}) {
+  for (const int ranks : {2, 3, 7})
+    for (const std::size_t share : {std::size_t{1000}, std::size_t{0}}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, share " + std::to_string(share));
       steps.options.plan = {.algorithm = Algorithm::ring, .share_elements = share};
       expect_same_bits(steps, ranks);
@@ -136,8 +136,11 @@ TEST_P(SessionOverUcx, SameBitsOfBucketsInAnyOrder) {
 }
 
 TEST_P(SessionOverUcx, KilledRankIsNamedToTheOthers) {
-  for (const auto& [victim, form] : {std::pair{0, Algorithm::automatic}, {2, Algorithm::automatic}, {0, Algorithm::ring},
-                                     {1, Algorithm::ring}, {2, Algorithm::tree}}) {
+  for (const auto& [victim, form] : {std::pair{0, Algorithm::automatic},
+                                     {2, Algorithm::automatic},
+                                     {0, Algorithm::ring},
+                                     {1, Algorithm::ring},
+                                     {2, Algorithm::tree}}) {
     const auto results = run_ranks(3, [&, victim = victim, form = form](const Rendezvous& rendezvous) {
       const Model model = {{"large", {1'000'003}, ElementType::f32, form == Algorithm::ring ? Codec{} : Codec{Int8{}}}};
       SessionOptions options;

@@ -45,7 +45,8 @@ Outcomes outcomes(const Model& model, const SessionOptions& options, int ranks) 
       if (step == 1 && me + 2 >= static_cast<std::size_t>(ranks))
         for (std::size_t p = 0; p < model.size(); ++p)
           for (std::size_t i = p; i < model[p].count(); i += 97)
-            gradients.set(p, i, i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : (me % 2 == 0 ? 1.0f : -1.0f) / 0.0f);
+            gradients.set(p, i,
+                          i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : (me % 2 == 0 ? 1.0f : -1.0f) / 0.0f);
       session->all_reduce(gradients.pointers());
       all.nonfinite[me] += session->step_statistics().nonfinite;
       step == 2 ? session->rollback() : static_cast<void>(session->commit());
@@ -67,7 +68,8 @@ void expect_same(const Model& model, SessionOptions options, Algorithm form, Alg
 }
 
 TEST(Forms, RingHasTheBitsOfTwoShot) {
-  for (const int ranks : {1, 2, 3, 4, 7}) expect_same(wide_model(), in_pieces({}), Algorithm::ring, Algorithm::two_shot, ranks);
+  for (const int ranks : {1, 2, 3, 4, 7})
+    expect_same(wide_model(), in_pieces({}), Algorithm::ring, Algorithm::two_shot, ranks);
   SessionOptions options = in_pieces({});
   options.average = false;
   options.bucket_bytes = 1 << 20;
@@ -125,7 +127,8 @@ TEST(Forms, StateGoesFromOneToAnother) {
 }
 
 TEST(Forms, BytesAndMessagesAreTheFormulas) {
-  // 2^14 elements of a model in bf16, and as many in fp32: chunks of 4096 elements. Up go fp32 sums, down what is encoded.
+  // 2^14 elements of a model in bf16, and as many in fp32: chunks of 4096 elements. Up go fp32 sums, down what is
+  // encoded.
   const Model model = {{"bf16", {1 << 14}, ElementType::f32, Bf16{}}, {"exact", {1 << 14}, ElementType::f32, Codec{}}};
   constexpr std::uint64_t kHead = sizeof(FrameHeader), kChunks = 8, kElements = 1 << 14;
   const int ranks = 5;
@@ -134,7 +137,8 @@ TEST(Forms, BytesAndMessagesAreTheFormulas) {
     options.plan = {.algorithm = form, .share_elements = 4096};
     Transports transports;
     std::vector<std::shared_ptr<CountingTransport>> counters;
-    for (auto& inner : local::make(ranks)) transports.push_back(counters.emplace_back(std::make_shared<CountingTransport>(std::move(inner))));
+    for (auto& inner : local::make(ranks))
+      transports.push_back(counters.emplace_back(std::make_shared<CountingTransport>(std::move(inner))));
     run_all(transports, [&](const std::shared_ptr<Transport>& transport) {
       const int me = transport->rank();
       const CountingTransport& counter = *counters[static_cast<std::size_t>(me)];

@@ -8,7 +8,8 @@ namespace {
 
 Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOptions& options, const Cluster& cluster,
                       const CodecCosts& costs, double compute_seconds) {
-  Forecast forecast{.codec = options.codec.spec(), .by_levels = static_cast<bool>(options.hierarchy),
+  Forecast forecast{.codec = options.codec.spec(),
+                    .by_levels = static_cast<bool>(options.hierarchy),
                     .ring = options.plan.algorithm == Algorithm::ring,
                     .step = {}};
   std::vector<double> seconds;

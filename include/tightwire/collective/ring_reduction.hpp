@@ -26,9 +26,9 @@ namespace tightwire {
 ///
 /// The bits are those of two_shot: a ring in which every rank owned a share would begin each share's sum with another
 /// rank, and the cuts would show in the result. The price is 2 sizes per rank where that sends 2 (ranks - 1) / ranks,
-/// and what is lost in encoding sums is all the last rank's. A rank has two neighbours whatever the ranks, so a node whose
-/// ranks follow each other sends every chunk over its link once each way, where two_shot does so for each rank inside.
-/// Chunks follow each other up and down, kDepth of them between two ranks. All memory is taken at construction.
+/// and what is lost in encoding sums is all the last rank's. A rank has two neighbours whatever the ranks, so a node
+/// whose ranks follow each other sends every chunk over its link once each way, where two_shot does so for each rank
+/// inside. Chunks follow each other up and down, kDepth of them between two ranks. All memory is taken at construction.
 class RingReduction final : public Reduction {
  public:
   static constexpr std::size_t kDepth = kChunksUnderWay;
@@ -245,8 +245,8 @@ class RingReduction final : public Reduction {
     if (first()) return contribute(slice, out);
     const bool as_is = as_is_[slice.parameter];
     const std::uint64_t encoded = as_is ? 0 : contribute(slice, own_);
-    const Coder::NonFinite met = sum(slice, payload(slot.arrived) + at, to(out, 1.0f, nullptr), ElementType::f32,
-                                     as_is ? nullptr : own_);
+    const Coder::NonFinite met =
+        sum(slice, payload(slot.arrived) + at, to(out, 1.0f, nullptr), ElementType::f32, as_is ? nullptr : own_);
     const std::size_t bytes = slice.count * sizeof(float);
     std::memset(out + bytes, 0, detail::partial_bytes(slice.count) - bytes);
     return encoded + met.contribution;
@@ -289,9 +289,7 @@ class RingReduction final : public Reduction {
     return contribution + result;
   }
 
-  bool may_take_result() {
-    return !last() && down_.posted > down_.done && arrived(slot_of(downward_, down_.done));
-  }
+  bool may_take_result() { return !last() && down_.posted > down_.done && arrived(slot_of(downward_, down_.done)); }
   /// Sends the sum on before it is decoded, since others wait.
   void take_result(std::size_t chunk) {
     Slot& slot = slot_of(downward_, chunk);

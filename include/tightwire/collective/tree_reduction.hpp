@@ -16,11 +16,12 @@
 
 namespace tightwire {
 
-/// one_shot for many ranks: all contributions reach everyone, who computes the same sum in fp32 in rank order, but a rank
-/// passes on what it has got (Bruck et al., IEEE Trans. Parallel Distrib. Syst. 8(11), 1997). In round k, it sends the
-/// contributions of itself and its next 2^k - 1 successors to the rank 2^k before it, and gets those behind them: seen from
-/// a contribution, a binomial tree. The bits and bytes are those of one_shot; messages are log2(ranks) in place of
-/// ranks - 1, and so are rounds in place of one. Sums themselves could not be passed on: a tree of sums has another order.
+/// one_shot for many ranks: all contributions reach everyone, who computes the same sum in fp32 in rank order, but a
+/// rank passes on what it has got (Bruck et al., IEEE Trans. Parallel Distrib. Syst. 8(11), 1997). In round k, it sends
+/// the contributions of itself and its next 2^k - 1 successors to the rank 2^k before it, and gets those behind them:
+/// seen from a contribution, a binomial tree. The bits and bytes are those of one_shot; messages are log2(ranks) in
+/// place of ranks - 1, and so are rounds in place of one. Sums themselves could not be passed on: a tree of sums has
+/// another order.
 ///
 /// Up to kDepth chunks are in flight. All memory is taken at construction.
 class TreeReduction final : public Reduction {
