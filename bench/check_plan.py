@@ -56,14 +56,14 @@ class Cluster:
             run([*self.job(ranks, 1), *self.tool, *options.codecs, "--calibrate", calibration])
             self.costs = ["--calibration", calibration]
             return
-        # As many ranks to a core as the job will have: who encodes beside another takes as much longer.
+        # Ranks of a node have a core each, which they share with those of other nodes: so do the ranks that calibrate.
         cores = sorted(os.sched_getaffinity(0))
         nodes = ranks // self.per_node
         beside = -(-ranks // len(cores))
         share = ["taskset", "-c", ",".join(str(core) for core in cores[:max(1, nodes // beside)])]
         run([*self.job(nodes, 1), *share, *self.tool, *options.codecs, "--calibrate", calibration])
         inside = os.path.join(folder, f"{ranks}-inside.json")
-        run([options.tool, "run", "-n", str(self.per_node), "--quiet", "--", *share, *self.tool, "exact", "--calibrate", inside])
+        run([options.tool, "run", "-n", str(self.per_node), "--quiet", "--", *self.tool, "exact", "--calibrate", inside])
         link = json.loads(pathlib.Path(inside).read_text())["link"]
         self.costs = ["--calibration", calibration, "--inside-gbit", str(link["gbit_per_s"]), "--inside-latency-us",
                       str(link["latency_us"]), "--inside-message-us", str(link["message_us"])]
