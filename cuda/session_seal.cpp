@@ -92,6 +92,9 @@ void Session::State::refuse_what_is_for_hosts(const Bucket& bucket) const {
     throw Error(Errc::unsupported,
                 where() + "seal: \"" + list_.parameters()[bucket.planned_random.front().number].name +
                     "\" is drawn at random, for which momentum correction is not on devices; take topk");
+  if (options_.plan.algorithm == Algorithm::ring || options_.plan.algorithm == Algorithm::tree)
+    throw Error(Errc::unsupported, where() + "seal: " + to_string(options_.plan.algorithm) +
+                                       " is not on devices; take automatic, two_shot or one_shot");
 }
 
 /// What the device makes must be the plan's bytes.

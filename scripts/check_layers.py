@@ -23,7 +23,7 @@ LAYERS = [
     ["codec.hpp"],
     ["transport.hpp", "hierarchy.hpp", "cost_model.hpp"],
     ["round_pool.hpp", "frame.hpp", "plan.hpp", "policy.hpp", "error_memory.hpp", "agreement.hpp", "consistency.hpp", "sharded_plan.hpp", "local_transport.hpp", "rendezvous.hpp", "ucx.hpp", "mixed.hpp", "shm.hpp", "open_transport.hpp", "mpi.hpp", "cuda_transport.hpp", "nccl.hpp"],
-    ["hierarchical_plan.hpp"],
+    ["hierarchical_plan.hpp", "form_by_cost.hpp"],
     ["state.hpp"],
     ["saved_state.hpp"],
     ["collective/", "sparse/", "low_rank/"],

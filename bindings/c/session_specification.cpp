@@ -81,6 +81,16 @@ void set_timeout(const Word& word, Reading& options) {
   options.timeout = std::chrono::milliseconds(std::max(1L, std::lround(seconds * 1000)));
 }
 
+void set_algorithm(const Word& word, Reading& options) {
+  for (const Algorithm algorithm :
+       {Algorithm::automatic, Algorithm::two_shot, Algorithm::one_shot, Algorithm::ring, Algorithm::tree})
+    if (word.value == to_string(algorithm)) {
+      options.plan.algorithm = algorithm;
+      return;
+    }
+  throw bad("must be automatic, two_shot, one_shot, ring or tree");
+}
+
 /// All of telemetry's files, in one folder.
 void set_telemetry(const Word& word, Reading& options) {
   const std::filesystem::path folder(word.value);
@@ -127,6 +137,7 @@ constexpr std::array kOptions = {
            [](auto& word, auto& options) { options.momentum.optimizer_momentum = number<double>(word.value); }},
     Option{"seed", [](auto& word, auto& options) { options.seed = number<std::uint64_t>(word.value); }},
     Option{"timeout", set_timeout},
+    Option{"algorithm", set_algorithm},
     Option{"levels", [](auto& word, auto& options) { options.levels = &word; }},
     Option{"inside", [](auto& word, auto& options) { options.inside = &word; }},
     Option{"telemetry", set_telemetry},

@@ -15,8 +15,11 @@
 #include <tightwire/collective/hierarchical_reduction.hpp>
 #include <tightwire/collective/low_rank_reduction.hpp>
 #include <tightwire/collective/random_reduction.hpp>
+#include <tightwire/collective/ring_reduction.hpp>
 #include <tightwire/collective/sparse_reduction.hpp>
+#include <tightwire/collective/tree_reduction.hpp>
 #include <tightwire/error_memory.hpp>
+#include <tightwire/form_by_cost.hpp>
 #include <tightwire/policy.hpp>
 #include <tightwire/session_options.hpp>
 #include <tightwire/sharded_plan.hpp>
@@ -43,7 +46,10 @@ class BucketPlanning {
         rank_(transport.rank()),
         ranks_(transport.size()),
         memory_(memory),
-        exact_with_factors_(exact_with_factors) {
+        exact_with_factors_(exact_with_factors),
+        beside_blocks_(options.plan) {
+    if (beside_blocks_.algorithm == Algorithm::ring || beside_blocks_.algorithm == Algorithm::tree)
+      beside_blocks_.algorithm = Algorithm::automatic;
     if (!options.hierarchy) return;
     nodes_ = nodes_of(options.hierarchy, ranks_);
     inside_ = options.hierarchy.inside.coder(ElementType::f32);
@@ -69,13 +75,12 @@ class BucketPlanning {
       return;
     }
     plan_matrices(bucket);
-    bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
-    bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, ranks_, options_.plan);
-    bucket.random_plan = make_plan(bucket.drawn_elements, ranks_, options_.plan);
+    plan_blocks(bucket, parameters);
+    bucket.sparse_plan = sparse::make_plan(bucket.planned_sparse, ranks_, beside_blocks_);
+    bucket.random_plan = make_plan(bucket.drawn_elements, ranks_, beside_blocks_);
     if (options_.momentum)
       for (BucketPart* part : {&bucket.chosen, &bucket.drawn}) part->momenta.resize(part->positions.size());
-    const bool two_shot = bucket.plan.algorithm == Algorithm::two_shot;
-    const std::size_t owned = two_shot ? bucket.plan.owned[static_cast<std::size_t>(rank_)] : 0;
+    const std::size_t owned = bucket.plan.everyone_sums() ? 0 : bucket.plan.owned[static_cast<std::size_t>(rank_)];
     bucket.has_owner_residual = options_.error_feedback && owned != 0;
     if (bucket.has_owner_residual) bucket.owner_region = memory_.add(owned);
   }
@@ -97,6 +102,24 @@ class BucketPlanning {
     return options_.plan.algorithm == Algorithm::two_shot ||
            (options_.plan.algorithm == Algorithm::automatic && !one_round_pays(wire, blocks, ranks_, options_.plan));
   }
+  /// Devices have no rings and trees of ours.
+  void plan_blocks(Bucket& bucket, const std::vector<Parameter>& parameters) const {
+    const auto misfit = std::find_if(bucket.planned.begin(), bucket.planned.end(),
+                                     [](const PlannedParameter& p) { return !fits_ring(p); });
+    if (options_.plan.algorithm == Algorithm::ring && misfit != bucket.planned.end())
+      throw Error(Errc::unsupported, "rank " + std::to_string(rank_) + ": seal: \"" + parameters[misfit->number].name +
+                                         "\" is " + misfit->coder->spec() + " of " +
+                                         std::string(to_string(misfit->type)) +
+                                         ", and a ring passes on sums in fp32: it takes 16 bits and more per element, "
+                                         "without rotation, and of buffers of 16 bits what is exact");
+    bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
+    if (options_.plan.algorithm != Algorithm::automatic || on_devices()) return;
+    PlanOptions with = options_.plan;
+    with.algorithm = form_by_cost(bucket.plan, bucket.planned, nodes_, with);
+    if (with.algorithm != bucket.plan.algorithm) bucket.plan = make_plan(bucket.planned, ranks_, with);
+  }
+  bool on_devices() const { return !exact_with_factors_; }
+
   void plan_hierarchy(Bucket& bucket) {
     bucket.plan = make_plan(bucket.planned, ranks_, options_.plan);
     bucket.hierarchical_plan = make_hierarchical_plan(bucket.planned, nodes_, rank_, inside_, options_.plan);
@@ -195,7 +218,7 @@ class BucketPlanning {
     }
     bucket.blocks = std::move(blocks);
     bucket.planned = std::move(planned);
-    bucket.low_rank_plan = low_rank::make_plan(bucket.planned_matrices, std::move(along), ranks_, options_.plan);
+    bucket.low_rank_plan = low_rank::make_plan(bucket.planned_matrices, std::move(along), ranks_, beside_blocks_);
   }
 
   void require_feedback(const Parameter& parameter, const Codec& codec, bool without_feedback) const {
@@ -226,6 +249,7 @@ class BucketPlanning {
   int ranks_;
   ErrorMemory& memory_;
   bool exact_with_factors_;
+  PlanOptions beside_blocks_;  ///< of what is no block, which has no rings and trees
   Nodes nodes_;
   std::shared_ptr<const Coder> inside_;
 };
@@ -268,6 +292,12 @@ void make_reductions(Bucket& bucket, Transport& transport, std::uint64_t fingerp
         HierarchicalReduction::Identities{identity(channels.hierarchy[0]), identity(channels.hierarchy[1]),
                                           identity(channels.hierarchy[2])},
         divisor));
+  else if (bucket.plan.algorithm == Algorithm::ring && !bucket.planned.empty())
+    reductions.push_back(std::make_unique<RingReduction>(
+        transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor, Codec{}.coder(ElementType::f32)));
+  else if (bucket.plan.algorithm == Algorithm::tree && !bucket.planned.empty())
+    reductions.push_back(
+        std::make_unique<TreeReduction>(transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor));
   else if (!bucket.planned.empty())
     reductions.push_back(
         std::make_unique<BlockReduction>(transport, bucket.plan, bucket.planned, identity(channels.blocks), divisor));

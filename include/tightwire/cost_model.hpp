@@ -85,6 +85,8 @@ struct Stage {
   double windows = 1;       ///< of chunks under way together, that follow each other
   double bucket_bytes = 0;  ///< of gradient
   Sent inside, across;      ///< to ranks of the same node, and to others
+  double fill = 0;          ///< part of transfer and work before the last rank of a ring has begun, and behind
+  bool alone = false;       ///< whether of a node's ranks one alone sends across, and not each as much
   std::vector<CodecWork> work;
 
   CodecWork& work_of(const std::string& codec) {
@@ -116,6 +118,7 @@ struct StageTime {
 ///     latency  rounds x the latency of the slowest link used
 ///     wire     messages x their cost + bytes / rate, across times the ranks that share the link
 ///     codec    work x cost
+///     both     times 1 + fill
 ///     seconds  latency + max(wire, codec) + min(wire, codec) x (1 - overlap x (1 - 1 / chunks)),
 ///              but no less than windows x latency
 ///
@@ -132,12 +135,14 @@ inline StageTime time_of(const Stage& stage, const Cluster& cluster, const Codec
     overlap = std::min(overlap, link.overlap);
   };
   use(stage.inside, cluster.inside, 1);
-  use(stage.across, cluster.across, cluster.per_node);
+  use(stage.across, cluster.across, stage.alone ? 1 : cluster.per_node);
   for (const CodecWork& work : stage.work) {
     const CodecCost cost = costs.at(work.codec, stage.bucket_bytes);
     time.codec +=
         work.encoded * cost.encode_seconds + work.combined * cost.combine_seconds + work.decoded * cost.decode_seconds;
   }
+  time.wire *= 1 + stage.fill;
+  time.codec *= 1 + stage.fill;
   const double hidden = overlap * (1 - 1 / std::max(stage.chunks, 1.0));
   time.seconds = time.latency + std::max(time.wire, time.codec) + std::min(time.wire, time.codec) * (1 - hidden);
   time.seconds = std::max(time.seconds, stage.windows * time.latency);

@@ -110,9 +110,11 @@ class HierarchicalPlanning {
       plan_.encoded_across += p.coder->wire_bytes(p.count);
     }
     const std::size_t places = plan_.nodes.largest();
+    // Half as long as a flat plan's: while the first chunk is summed inside, and the last one comes back, nothing is on
+    // the wire.
     const std::size_t share = options.share_elements != 0
                                   ? options.share_elements
-                                  : open_share_length(static_cast<int>(places), line.size(), plan_.encoded_across);
+                                  : open_share_length(2 * static_cast<int>(places), line.size(), plan_.encoded_across);
     const std::size_t length = std::clamp<std::size_t>(share, 1, line.size() + 1) * places;
     // So that what a node sends across at once is worth sending too.
     constexpr std::size_t kLeastAcross = std::size_t{1} << 14;

@@ -14,13 +14,22 @@ namespace tightwire {
 
 /// How a bucket is summed.
 enum class Algorithm : std::uint8_t {
-  automatic,  ///< one_shot for small buckets on not too many ranks, two_shot otherwise: see `one_round_pays`
+  automatic,  ///< one_shot for small buckets on not too many ranks, two_shot otherwise (`one_round_pays`), or ring or
+              ///< tree where the cost model has them faster (`form_by_cost`)
   two_shot,   ///< every rank owns a share: contributions go to the owner, the encoded sum to everyone
   one_shot,   ///< every contribution goes to everyone, who all sum alike: one round, one encoding, more bytes
+  ring,  ///< the sum passes from rank to rank in their order, and the result back: two neighbours, see RingReduction
+  tree,  ///< as one_shot, but contributions are passed on: log2(ranks) messages in as many rounds, see TreeReduction
 };
 
 constexpr const char* to_string(Algorithm algorithm) {
-  return algorithm == Algorithm::two_shot ? "two_shot" : algorithm == Algorithm::one_shot ? "one_shot" : "automatic";
+  switch (algorithm) {
+    case Algorithm::two_shot: return "two_shot";
+    case Algorithm::one_shot: return "one_shot";
+    case Algorithm::ring: return "ring";
+    case Algorithm::tree: return "tree";
+    default: return "automatic";
+  }
 }
 
 /// Chunks of a bucket that are under way together.
@@ -68,9 +77,11 @@ struct Share {
   std::size_t frame_bytes() const { return payload_bytes == 0 ? 0 : sizeof(FrameHeader) + payload_bytes; }
 };
 
-/// A run of a bucket that is in flight at once, with the share of every rank (one_shot: a single share for all).
+/// A run of a bucket that is in flight at once, with the share of every rank (one_shot and tree: a single share for
+/// all; ring: the last rank's is all of it).
 struct Chunk {
   std::vector<Share> shares;
+  std::size_t partial_bytes = 0;  ///< of ring: the payload of a sum that is not complete yet
 };
 
 /// Who owns which elements of a bucket, and the size of every message. Depends only on its arguments, so every rank
@@ -84,24 +95,37 @@ struct BucketPlan {
   std::size_t element_bytes = 0;   ///< the gradients themselves
   std::vector<std::size_t> owned;  ///< elements of owner residual per rank
 
-  /// Bytes of all frames that a rank sends per reduction; it receives as many.
+  /// Bytes of all frames that a rank sends per reduction; it receives as many, but of ring.
   ///
   ///   two_shot: a contribution to every other owner, and the result of its own share to every peer
   ///   one_shot: its contribution to every peer
+  ///   tree: as many contributions, its own and others'
+  ///   ring: the sum so far to the next rank, but the last; the result to the one before, but the first
   ///   reduce_scatter: a contribution to every other owner, and a header to every peer of what its share held
   ///   all_gather, broadcast: its own share to every peer
   std::size_t wire_bytes(int rank) const {
     std::size_t bytes = 0;
     const auto peers = static_cast<std::size_t>(ranks - 1);
+    if (algorithm == Algorithm::ring) {
+      for (const Chunk& chunk : chunks) {
+        if (rank + 1 < ranks) bytes += partial_frame_bytes(chunk);
+        if (rank > 0) bytes += chunk.shares.back().frame_bytes();
+      }
+      return bytes;
+    }
     for (const Chunk& chunk : chunks)
       for (std::size_t owner = 0; owner < chunk.shares.size(); ++owner) {
         const Share& share = chunk.shares[owner];
-        const bool own = algorithm == Algorithm::one_shot || owner == static_cast<std::size_t>(rank);
+        const bool own = everyone_sums() || owner == static_cast<std::size_t>(rank);
         bytes += own ? peers * result_bytes(share) : contributes() ? share.frame_bytes() : 0;
       }
     return bytes;
   }
 
+  /// Whether all ranks sum all elements, and nobody owns any.
+  bool everyone_sums() const { return algorithm == Algorithm::one_shot || algorithm == Algorithm::tree; }
+  /// Bytes of the frame in which a ring passes a sum on.
+  static std::size_t partial_frame_bytes(const Chunk& chunk) { return sizeof(FrameHeader) + chunk.partial_bytes; }
   /// Whether ranks send what owners sum.
   bool contributes() const { return operation == Operation::all_reduce || operation == Operation::reduce_scatter; }
   /// Bytes of the frame that an owner sends to everyone.
@@ -195,7 +219,41 @@ constexpr std::size_t open_share_length(int ranks, std::size_t elements, std::si
   return std::min(even, static_cast<std::size_t>(most)) / kLargestBlock * kLargestBlock;
 }
 
-/// Plans a bucket for a number of ranks. Cost: linear in slices.
+/// What a ring asks of a parameter: 16 bits or more per element, since the sums that it passes on are fp32, and
+/// residuals of the elements themselves.
+inline bool fits_ring(const PlannedParameter& parameter) {
+  constexpr std::size_t kMany = std::size_t{1} << 16;
+  return parameter.coder->wire_bytes(kMany) >= 2 * kMany && parameter.coder->residual_basis().empty() &&
+         (parameter.type == ElementType::f32 || parameter.coder->lossless(parameter.type));
+}
+
+namespace detail {
+
+/// Payload of so many elements of a sum that is not complete, which the exact codec writes.
+constexpr std::size_t partial_bytes(std::size_t count) { return (count * sizeof(float) + 15) / 16 * 16; }
+
+/// A ring: all of a chunk is the last rank's. Chunks are short enough for the last rank to have begun soon, and no
+/// longer than are worth their messages.
+inline void cut_for_ring(BucketPlan& plan, const ElementLine& line, const PlanOptions& options) {
+  constexpr std::size_t kLeast = std::size_t{1} << 14, kMost = std::size_t{1} << 16;
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  plan.owned.resize(ranks, 0);
+  const std::size_t length = std::max<std::size_t>(
+      options.share_elements != 0 ? options.share_elements : std::clamp(line.size() / (16 * ranks), kLeast, kMost), 1);
+  for (std::size_t begin = 0; begin < line.size();) {
+    const std::size_t end = std::max(line.cut(std::min(begin + length, line.size())), line.cut(begin + 1));
+    Chunk& chunk = plan.chunks.emplace_back();
+    chunk.shares.resize(ranks);
+    chunk.shares.back() = line.share(begin, end, plan.owned.back());
+    for (const Slice& slice : chunk.shares.back().slices) chunk.partial_bytes += partial_bytes(slice.count);
+    begin = end;
+  }
+}
+
+}  // namespace detail
+
+/// Plans a bucket for a number of ranks. Cost: linear in slices. One rank has nobody to pass a sum on to: there ring is
+/// two_shot.
 inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ranks, const PlanOptions& options) {
   const detail::ElementLine line(parameters);
   BucketPlan plan;
@@ -209,6 +267,11 @@ inline BucketPlan make_plan(std::span<const PlannedParameter> parameters, int ra
   }
   if (plan.algorithm == Algorithm::automatic)
     plan.algorithm = one_round_pays(wire, blocks, ranks, options) ? Algorithm::one_shot : Algorithm::two_shot;
+  if (plan.algorithm == Algorithm::ring && ranks == 1) plan.algorithm = Algorithm::two_shot;
+  if (plan.algorithm == Algorithm::ring) {
+    detail::cut_for_ring(plan, line, options);
+    return plan;
+  }
   const bool two_shot = plan.algorithm == Algorithm::two_shot;
   const auto shares = static_cast<std::size_t>(two_shot ? ranks : 1);
   plan.owned.resize(shares, 0);

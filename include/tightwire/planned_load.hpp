@@ -21,15 +21,47 @@ inline double index_bytes(double density) {
   return std::min(gaps, 1 / (8 * density));
 }
 
+/// Adds what the busiest rank of a ring does, and what its node sends across. Ranks are numbered node by node.
+inline void add_ring(Stage& stage, const BucketPlan& plan, std::span<const PlannedParameter> parameters, int per_node) {
+  const bool ends = plan.ranks == 2, leaves = plan.ranks > per_node, between = plan.ranks > 2 * per_node;
+  for (const Chunk& chunk : plan.chunks) {
+    const Share& all = chunk.shares.back();
+    const Sent up{1, static_cast<double>(BucketPlan::partial_frame_bytes(chunk))};
+    const Sent down{1, static_cast<double>(all.frame_bytes())};
+    // Of a node's ranks the last sends up to the next node, and the first down to the one before.
+    if (leaves) stage.across += up;
+    if (between) stage.across += down;
+    if (!leaves) stage.inside += up;
+    if (!ends && per_node > 1) stage.inside += down;
+    for (const Slice& slice : all.slices) {
+      CodecWork& work = stage.work_of(parameters[slice.parameter].coder->spec());
+      const double bytes = 4.0 * static_cast<double>(slice.count);
+      work.encoded += bytes;
+      work.combined += bytes;
+      work.decoded += bytes;
+    }
+  }
+  const auto chunks = static_cast<double>(std::max<std::size_t>(plan.chunks.size(), 1));
+  stage.alone = true;
+  stage.rounds = std::max(stage.rounds, 2 * (plan.ranks - 1));
+  stage.fill = 2 * (plan.ranks - 2) / chunks;
+  stage.chunks += static_cast<double>(plan.chunks.size());
+  stage.windows = std::max(stage.windows, chunks / kChunksUnderWay);
+}
+
 /// Adds what a rank does with the shares of a plan. Ranks are numbered node by node, `per_node` on each.
 inline void add_blocks(Stage& stage, const BucketPlan& plan, std::span<const PlannedParameter> parameters, int rank,
                        int per_node) {
+  if (plan.algorithm == Algorithm::ring) {
+    add_ring(stage, plan, parameters, per_node);
+    return;
+  }
   const double inside = std::min(per_node, plan.ranks) - 1, across = plan.ranks - 1 - inside;
   const auto send = [&](double to_inside, double to_across, std::size_t bytes) {
     stage.inside += {to_inside, to_inside * static_cast<double>(bytes)};
     stage.across += {to_across, to_across * static_cast<double>(bytes)};
   };
-  const bool one_shot = plan.algorithm == Algorithm::one_shot && plan.operation == Operation::all_reduce;
+  const bool one_shot = plan.everyone_sums() && plan.operation == Operation::all_reduce;
   for (const Chunk& chunk : plan.chunks)
     for (std::size_t owner = 0; owner < chunk.shares.size(); ++owner) {
       const Share& share = chunk.shares[owner];
@@ -56,6 +88,14 @@ inline void add_blocks(Stage& stage, const BucketPlan& plan, std::span<const Pla
       }
     }
   stage.rounds = std::max(stage.rounds, one_shot || !plan.contributes() ? 1 : 2);
+  if (plan.algorithm == Algorithm::tree) {
+    // As many bytes in fewer messages.
+    const int rounds = std::bit_width(static_cast<unsigned>(plan.ranks - 1));
+    const double kept = rounds / std::max(inside + across, 1.0);
+    stage.inside.messages *= kept;
+    stage.across.messages *= kept;
+    stage.rounds = std::max(stage.rounds, rounds);
+  }
   const std::size_t chunks = plan.chunks.size();
   stage.chunks += static_cast<double>(chunks);
   const std::size_t windows = (chunks + kChunksUnderWay - 1) / kChunksUnderWay;

@@ -27,7 +27,7 @@ inline std::optional<ErrorMemory::Region> region_of(const Bucket& bucket, state:
 /// part of.
 template <class F>
 void for_owned_flat(const Bucket& bucket, int rank, const F& f) {
-  if (bucket.plan.algorithm != Algorithm::two_shot || bucket.sharded()) return;
+  if (bucket.plan.everyone_sums() || bucket.sharded()) return;
   for (const Chunk& chunk : bucket.plan.chunks)
     for (const Slice& slice : chunk.shares[static_cast<std::size_t>(rank)].slices) {
       const PlannedParameter& planned = bucket.planned[slice.parameter];
@@ -91,7 +91,7 @@ inline KeptResiduals kept_residuals(const std::deque<Bucket>& buckets, std::size
       const PlannedParameter& planned = bucket.planned[i];
       const bool over_nodes = !bucket.hierarchical_plan.empty();
       const bool lossy = error_feedback && !bucket.sharded() && !planned.coder->lossless(planned.type);
-      kept.owner = lossy && (over_nodes || bucket.plan.algorithm == Algorithm::two_shot);
+      kept.owner = lossy && (over_nodes || !bucket.plan.everyone_sums());
       kept.node = lossy && over_nodes;
       kept.result = over_nodes && kept.sender;  // both are lost by the codec inside
       return kept;

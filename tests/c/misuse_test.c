@@ -161,6 +161,7 @@ static void specifications(tightwire_communicator* communicator) {
       {"hier(across=int4) inside=bf16", "belongs between the brackets"},
       {"hier(across=int4, levels=node:1) levels=node:1", "has levels already"},
       {"int8 rule=a=hier(across=int4)", "is for a whole Session"},
+      {"int8 algorithm=star", "must be automatic, two_shot, one_shot, ring or tree"},
       {"int8 nonfinite=ignore", "must be propagate, skip_step or error"},
       {"int8 nonfinite=skip_step rollback=off", "\"rollback=off\": the policy skip_step needs rollback"},
       {"rollback=off nonfinite=skip_step feedback=on", "\"nonfinite=skip_step\": the policy skip_step needs rollback"},
@@ -196,11 +197,11 @@ static void options(tightwire_communicator* communicator) {
   const int64_t shape[] = {64, 64};
   tightwire_session* session = NULL;
   const char* text = NULL;
-  CHECK_OK(tightwire_session_open(
-      communicator,
-      " int4:block=32  operation=sum feedback=off rollback=off seed=42 nonfinite=error"
-      " levels=node:1 inside=bf16 rule=head.*=bf16 exact=*norm* small=compressed bucket-bytes=1 timeout=5.5\n",
-      &session));
+  CHECK_OK(tightwire_session_open(communicator,
+                                  " int4:block=32  operation=sum feedback=off rollback=off seed=42 nonfinite=error"
+                                  " levels=node:1 inside=bf16 rule=head.*=bf16 exact=*norm* small=compressed "
+                                  "bucket-bytes=1 timeout=5.5 algorithm=tree\n",
+                                  &session));
   CHECK_OK(tightwire_session_add(session, "body.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
   CHECK_OK(tightwire_session_add(session, "head.weight", shape, 2, TIGHTWIRE_FLOAT32, NULL));
   CHECK_OK(tightwire_session_add(session, "body.norm", shape, 2, TIGHTWIRE_FLOAT16, NULL));
@@ -217,7 +218,7 @@ static void options(tightwire_communicator* communicator) {
                                           "\"head.weight\" [64,64] fp32 bf16",
                                           "\"body.norm\" [64,64] fp16 exact",
                                           "\"body.bias\" [64] bf16 int4:block=32",
-                                          "bucket 3 "};
+                                          "bucket 3 of parameters 3: tree"};
   for (size_t i = 0; i < sizeof kExpected / sizeof kExpected[0]; ++i)
     if (strstr(text, kExpected[i]) == NULL) {
       fprintf(stderr, "\"%s\" is not in:\n%s", kExpected[i], text);

@@ -193,6 +193,13 @@ TEST(Forecast, RecommendsLevelsOverSharedLinksAndExactWhereTheStepHardlyWaits) {
   EXPECT_TRUE(shared.forecasts[shared.best].by_levels);
   EXPECT_EQ(shared.forecasts[shared.best].codec, "int4:block=64");
   EXPECT_TRUE(shared.forecasts[shared.exact].by_levels);
+  // Exact and bf16 have a ring, through a node's link once up, in fp32, and once back.
+  std::vector<double> rings;
+  for (const tool::Forecast& f : shared.forecasts)
+    if (f.ring) rings.push_back(f.node_bytes / (4.0 * 8192 * 1024));
+  ASSERT_EQ(rings.size(), 2u);
+  EXPECT_NEAR(rings[0], 2, 0.01);
+  EXPECT_NEAR(rings[1], 1.5, 0.01);
   const tool::Advice idle = tool::forecast(matrix(64, 64), codecs, {}, cluster(8, 1, 100), even_costs(), 1.0);
   EXPECT_FALSE(idle.compress);
   EXPECT_EQ(idle.forecasts[idle.best].codec, "exact");

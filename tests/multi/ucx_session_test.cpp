@@ -65,7 +65,7 @@ TEST_P(SessionOverUcx, SameBitsOfEveryCodecAndSize) {
         const auto count = static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
         steps.model.push_back({codec.spec() + " of " + std::to_string(count), {count}, ElementType::f32, codec});
       }
-    for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot})
+    for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot, Algorithm::tree})
       for (const std::size_t share : {std::size_t{700}, std::size_t{1} << 16}) {
         SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(algorithm) + ", share " + std::to_string(share));
         steps.options.plan.algorithm = algorithm;
@@ -73,6 +73,20 @@ TEST_P(SessionOverUcx, SameBitsOfEveryCodecAndSize) {
         expect_same_bits(steps, ranks);
       }
   }
+}
+
+TEST_P(SessionOverUcx, SameBitsOfRings) {
+  Steps steps{.model = {}, .steps = 2};
+  for (const Codec& codec : {Codec{}, Codec{Bf16{}}})
+    for (const std::int64_t count : {0, 1, 3, 997, 70'001})
+      steps.model.push_back({codec.spec() + " of " + std::to_string(count), {count}, ElementType::f32, codec});
+  steps.model.push_back({"half", {1001}, ElementType::f16, Codec{}});
+  for (const int ranks : {2, 3, 7})
+    for (const std::size_t share : {std::size_t{1000}, std::size_t{0}}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, share " + std::to_string(share));
+      steps.options.plan = {.algorithm = Algorithm::ring, .share_elements = share};
+      expect_same_bits(steps, ranks);
+    }
 }
 
 TEST_P(SessionOverUcx, SameBitsOfTopKAndRandomK) {
@@ -122,10 +136,17 @@ TEST_P(SessionOverUcx, SameBitsOfBucketsInAnyOrder) {
 }
 
 TEST_P(SessionOverUcx, KilledRankIsNamedToTheOthers) {
-  for (const int victim : {0, 2}) {
-    const auto results = run_ranks(3, [&](const Rendezvous& rendezvous) {
-      const auto session = sealed_session(open(rendezvous), {{"large", {1'000'003}, ElementType::f32, Int8{}}});
-      Gradients gradients({{"large", {1'000'003}, ElementType::f32, Int8{}}});
+  for (const auto& [victim, form] : {std::pair{0, Algorithm::automatic},
+                                     {2, Algorithm::automatic},
+                                     {0, Algorithm::ring},
+                                     {1, Algorithm::ring},
+                                     {2, Algorithm::tree}}) {
+    const auto results = run_ranks(3, [&, victim = victim, form = form](const Rendezvous& rendezvous) {
+      const Model model = {{"large", {1'000'003}, ElementType::f32, form == Algorithm::ring ? Codec{} : Codec{Int8{}}}};
+      SessionOptions options;
+      options.plan.algorithm = form;
+      const auto session = sealed_session(open(rendezvous), model, options);
+      Gradients gradients(model);
       TimePoint began;
       const Error error = error_of([&] {
         for (int step = 0;; ++step) {

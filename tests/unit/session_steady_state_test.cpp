@@ -85,6 +85,8 @@ Cost steady_cost(const SessionOptions& options, bool background) {
   model.push_back({"randomk", {2000}, ElementType::f32, RandomK{.ratio = 0.1, .values = Int8{}}});
   model.push_back({"powersgd", {40, 70}, ElementType::f32, parse_codec("powersgd:rank=1-4,error=0.2+int8")});
   model.push_back({"powersgd in 16", {30, 90}, ElementType::bf16, parse_codec("powersgd:rank=1-4,error=0.2")});
+  if (options.plan.algorithm == Algorithm::ring)
+    for (Tensor& tensor : model) tensor.codec = tensor.type == ElementType::f32 ? Codec{Bf16{}} : Codec{};
   Cost at[2];
   int reached = 0;
   std::barrier line(kRanks, [&]() noexcept { at[reached++] = {allocations.load(), page_faults()}; });
@@ -128,7 +130,8 @@ Cost steady_cost(const SessionOptions& options, bool background) {
 }
 
 TEST(SteadyState, AStepTakesNoMemory) {
-  for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot, Algorithm::automatic})
+  for (const Algorithm algorithm :
+       {Algorithm::two_shot, Algorithm::one_shot, Algorithm::automatic, Algorithm::ring, Algorithm::tree})
     for (const bool background : {false, true})
       for (const bool rollback : {false, true}) {
         SessionOptions options;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -123,6 +124,12 @@ void add_options(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--iterations", options.iterations, "Rounds that count")->check(CLI::Range(1, 100000));
   bench.add_flag("!--no-feedback", options.feedback, "Without error feedback");
   bench.add_flag("--over-nodes", options.over_nodes, "By levels: inside nodes exact, across them with the codec");
+  std::map<std::string, Algorithm> algorithms;
+  for (const Algorithm algorithm :
+       {Algorithm::automatic, Algorithm::two_shot, Algorithm::one_shot, Algorithm::ring, Algorithm::tree})
+    algorithms[to_string(algorithm)] = algorithm;
+  bench.add_option("--algorithm", options.algorithm, "Form of all codecs: ring is for 16 bits and more per element")
+      ->transform(CLI::CheckedTransformer(algorithms));
   bench.add_flag("!--no-pin", options.pin, "Do not bind ranks to cores");
   auto* json = bench.add_flag("--json", options.json, "One JSON object per line");
   bench.add_flag("--csv", options.csv, "Comma-separated")->excludes(json);

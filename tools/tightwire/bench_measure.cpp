@@ -28,6 +28,7 @@ SessionOptions session_options(const BenchOptions& options, const std::string& c
   session.policy.exact_by_default = {};
   session.error_feedback = options.feedback;
   session.bucket_bytes = std::size_t{1} << 62;  // one bucket
+  session.plan.algorithm = options.algorithm;
   return session;
 }
 
@@ -96,7 +97,10 @@ void examine(Subject& subject, std::span<float> buffer, const BenchOptions& opti
   row.wire_bytes = figures.largest(sent);
   if (subject.options.codec.sparse() != nullptr) return;
   const BucketLoad load = simulate(subject.options, session.parameters(), session.size(), 1, session.rank()).front();
-  const auto planned = static_cast<std::uint64_t>(sent_by(load).bytes);
+  // Of a ring the load is of the busiest rank, whichever that is.
+  const BucketPlan& plan = session.bucket_plan(0);
+  const auto planned = plan.algorithm == Algorithm::ring ? plan.wire_bytes(session.rank())
+                                                         : static_cast<std::uint64_t>(sent_by(load).bytes);
   row.planned_bytes = figures.largest(planned);
   if (!figures.all_equal(sent == planned ? 1 : 0)) row.planned_bytes = std::max<std::uint64_t>(row.wire_bytes, 1) - 1;
 }

@@ -26,6 +26,7 @@ struct BenchOptions {
   int iterations = 11;
   bool feedback = true;
   bool over_nodes = false;
+  Algorithm algorithm = Algorithm::automatic;
   bool pin = true;
   bool json = false;
   bool csv = false;

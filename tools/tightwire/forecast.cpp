@@ -8,7 +8,10 @@ namespace {
 
 Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOptions& options, const Cluster& cluster,
                       const CodecCosts& costs, double compute_seconds) {
-  Forecast forecast{.codec = options.codec.spec(), .by_levels = static_cast<bool>(options.hierarchy), .step = {}};
+  Forecast forecast{.codec = options.codec.spec(),
+                    .by_levels = static_cast<bool>(options.hierarchy),
+                    .ring = options.plan.algorithm == Algorithm::ring,
+                    .step = {}};
   std::vector<double> seconds;
   for (const BucketLoad& load : simulate(options, parameters, cluster.ranks, cluster.per_node)) {
     seconds.push_back(seconds_of(load, cluster, costs));
@@ -16,7 +19,7 @@ Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOpt
     const Sent all = sent_by(load), across = sent_by(load, true);
     forecast.rank_bytes += all.bytes;
     forecast.messages += all.messages;
-    forecast.node_bytes += across.bytes * cluster.per_node;
+    forecast.node_bytes += across.bytes * (forecast.ring ? 1 : cluster.per_node);
   }
   forecast.step = step_time(seconds, compute_seconds);
   return forecast;
@@ -39,6 +42,13 @@ Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std:
     if (!levels || with.codec.sparse() != nullptr || with.codec.low_rank() != nullptr) continue;
     with.hierarchy = Hierarchy::of_equal_nodes(cluster.ranks, cluster.per_node);
     advice.forecasts.push_back(forecast_one(parameters, with, cluster, costs, compute_seconds));
+    with.hierarchy = {};
+    with.plan.algorithm = Algorithm::ring;
+    try {
+      advice.forecasts.push_back(forecast_one(parameters, with, cluster, costs, compute_seconds));
+    } catch (const Error& error) {
+      if (error.code() != Errc::unsupported) throw;  // some of the model is below 16 bits
+    }
   }
   const auto seconds = [&](std::size_t i) { return advice.forecasts[i].step.seconds; };
   for (std::size_t i = 0; i < advice.forecasts.size(); ++i) {

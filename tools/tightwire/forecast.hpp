@@ -12,6 +12,7 @@ namespace tightwire::tool {
 struct Forecast {
   std::string codec;
   bool by_levels = false;  ///< inside nodes exact, across them with the codec
+  bool ring = false;       ///< from rank to rank
   StepTime step;
   double rank_bytes = 0;  ///< that a rank sends in a step
   double node_bytes = 0;  ///< that its node's link carries, in one direction

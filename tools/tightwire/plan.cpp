@@ -116,7 +116,9 @@ std::string advice_text(const Advice& advice) {
   const Forecast &best = advice.forecasts[advice.best], &exact = advice.forecasts[advice.exact];
   std::ostringstream text;
   text << std::fixed << std::setprecision(2);
-  const auto name = [](const Forecast& f) { return f.codec + (f.by_levels ? " by levels" : ""); };
+  const auto name = [](const Forecast& f) {
+    return f.codec + (f.by_levels ? " by levels" : f.ring ? " in a ring" : "");
+  };
   if (!advice.compress) {
     text << "use " << name(exact) << ": do not compress";
     text << (exact.step.communication_share() < 0.05
@@ -138,7 +140,10 @@ void print_table(const Cluster& cluster, const Advice& advice) {
             << std::setw(10) << "vs exact" << '\n';
   for (std::size_t i = 0; i < advice.forecasts.size(); ++i) {
     const Forecast& f = advice.forecasts[i];
-    std::cout << std::left << std::setw(26) << f.codec << std::setw(11) << (f.by_levels ? "by levels" : "flat")
+    std::cout << std::left << std::setw(26) << f.codec << std::setw(11)
+              << (f.by_levels ? "by levels"
+                  : f.ring    ? "ring"
+                              : "flat")
               << std::right << std::fixed << std::setprecision(2) << std::setw(12) << 1e3 * f.step.communication_seconds
               << std::setw(12) << 1e3 * f.step.seconds << std::setprecision(0) << std::setw(7)
               << 100 * f.step.communication_share() << " %" << std::setprecision(2) << std::setw(13)
@@ -157,6 +162,7 @@ nlohmann::ordered_json as_json(const Cluster& cluster, const Plan& plan, const A
   for (const Forecast& f : advice.forecasts)
     json["schemes"].push_back({{"codec", f.codec},
                                {"by_levels", f.by_levels},
+                               {"ring", f.ring},
                                {"communication_seconds", f.step.communication_seconds},
                                {"step_seconds", f.step.seconds},
                                {"communication_share", f.step.communication_share()},
@@ -166,6 +172,7 @@ nlohmann::ordered_json as_json(const Cluster& cluster, const Plan& plan, const A
                                {"rounds", f.rounds}});
   json["use"] = {{"codec", advice.forecasts[advice.best].codec},
                  {"by_levels", advice.forecasts[advice.best].by_levels},
+                 {"ring", advice.forecasts[advice.best].ring},
                  {"compress", advice.compress},
                  {"why", advice_text(advice)}};
   return json;
