@@ -43,9 +43,10 @@ FLOATS = {"fp8-e4m3": (4, 3, 0x7E), "fp8-e5m2": (5, 2, 0x7B), "fp4": (2, 1, 7), 
 
 
 # Codes that are digits: their base, how many make a number, and its bytes.
-DIGITS = {"ternary-five": (3, 5, 1), "lloyd1.6": (3, 5, 1), "eden1.6": (3, 5, 1), "lloyd2.7": (6, 3, 1), "eden2.7": (6, 3, 1)}
+DIGITS = {"ternary-five": (3, 5, 1), "lloyd1.6": (3, 5, 1), "eden1.6": (3, 5, 1), "lloyd2.7": (6, 3, 1), "eden2.7": (6, 3, 1),
+          "lloyd3.2": (9, 5, 2), "eden3.2": (9, 5, 2)}
 # The levels of codebooks whose codes are digits, in 64ths.
-DIGIT_LEVELS = {3: [0, 78], 6: [20, 64, 121]}
+DIGIT_LEVELS = {3: [0, 78], 6: [20, 64, 121], 9: [0, 28, 59, 94, 144]}
 
 
 def digit_bytes(name, count):

@@ -18,13 +18,14 @@ template <int Levels>
 struct LloydMax {
   static constexpr int count = (Levels + 1) / 2;
   static constexpr int all[][8] = {{51},    {29, 97},      {16, 48, 86, 138},   {8, 25, 42, 60, 80, 104, 132, 175},
-                                   {0, 78}, {20, 64, 121}};
+                                   {0, 78}, {20, 64, 121}, {0, 28, 59, 94, 144}};
   static constexpr int row = Levels == 2    ? 0
                              : Levels == 4  ? 1
                              : Levels == 8  ? 2
                              : Levels == 16 ? 3
                              : Levels == 3  ? 4
-                                            : 5;
+                             : Levels == 6  ? 5
+                                            : 6;
   // Constants and not functions, which device code could not call.
   template <int I>
   static constexpr std::uint32_t level = static_cast<std::uint32_t>(all[row][I]);
@@ -137,6 +138,8 @@ TIGHTWIRE_HD constexpr float codebook_step(float x) {
 inline constexpr int kThreeLevels = 5;
 /// Six levels, three codes to a byte.
 inline constexpr int kSixLevels = 6;
+/// Nine levels, five codes to two bytes.
+inline constexpr int kNineLevels = 7;
 
 namespace detail {
 /// What a codebook is, by what stands in place of its bits.
@@ -150,10 +153,11 @@ struct CodebookForm {
 inline constexpr CodebookForm codebook_forms[] = {
     {"lloyd1", "eden1", 0, 1, 1024, {0.61f, 0.76f}},     {"lloyd2", "eden2", 0, 2, 1024, {0.35f, 0.37f}},
     {"lloyd3", "eden3", 0, 3, 1024, {0.19f, 0.19f}},     {"lloyd4", "eden4", 0, 4, 1024, {0.1f, 0.1f}},
-    {"lloyd1.6", "eden1.6", 3, 2, 1280, {0.45f, 0.5f}},  {"lloyd2.7", "eden2.7", 6, 4, 768, {0.25f, 0.26f}}};
+    {"lloyd1.6", "eden1.6", 3, 2, 1280, {0.45f, 0.5f}},  {"lloyd2.7", "eden2.7", 6, 4, 768, {0.25f, 0.26f}},
+    {"lloyd3.2", "eden3.2", 9, 4, 1280, {0.175f, 0.18f}}};
 }  // namespace detail
 
-/// Codebooks of 1 to 4 bits, and of 1.6 and 2.7, for Gaussian data, which is what a rotation makes of any: use it
+/// Codebooks of 1 to 4 bits, and of 1.6, 2.7 and 3.2, for Gaussian data, which is what a rotation makes of any: use it
 /// as `hadamard:4096+lloyd4`. One fp32 step of 16 significant bits per block, fitted to the codes:
 ///   lloyd  the step of least error, <x, c> / <c, c>: for use with error feedback
 ///   eden   ||x||^2 / <x, c>, with which the mean over rotations is exact (EDEN, Vargaftik et al. 2022): without
