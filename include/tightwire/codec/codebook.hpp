@@ -17,8 +17,8 @@ namespace detail {
 template <int Levels>
 struct LloydMax {
   static constexpr int count = (Levels + 1) / 2;
-  static constexpr int all[][8] = {{51},    {29, 97},      {16, 48, 86, 138},   {8, 25, 42, 60, 80, 104, 132, 175},
-                                   {0, 78}, {20, 64, 121}, {0, 28, 59, 94, 144}};
+  static constexpr int all[7][8] = {{51},    {29, 97},      {16, 48, 86, 138},   {8, 25, 42, 60, 80, 104, 132, 175},
+                                    {0, 78}, {20, 64, 121}, {0, 28, 59, 94, 144}};
   static constexpr int row = Levels == 2    ? 0
                              : Levels == 4  ? 1
                              : Levels == 8  ? 2
