@@ -42,20 +42,32 @@ FLOATS = {"fp8-e4m3": (4, 3, 0x7E), "fp8-e5m2": (5, 2, 0x7B), "fp4": (2, 1, 7), 
           "mxfp4": (2, 1, 7), "nvfp4": (2, 1, 7), "nuq3": (2, 0, 3), "nuq4": (3, 0, 7), "nuq5": (4, 0, 15)}
 
 
-FIVE_PER_BYTE = ("ternary-five", "lloyd1.6", "eden1.6")
+# Codes that are digits: their base, how many make a number, and its bytes.
+DIGITS = {"ternary-five": (3, 5, 1), "lloyd1.6": (3, 5, 1), "eden1.6": (3, 5, 1), "lloyd2.7": (6, 3, 1), "eden2.7": (6, 3, 1),
+          "lloyd3.2": (9, 5, 2), "eden3.2": (9, 5, 2)}
+# The levels of codebooks whose codes are digits, in 64ths.
+DIGIT_LEVELS = {3: [0, 78], 6: [20, 64, 121], 9: [0, 28, 59, 94, 144]}
 
 
-def trit(codes, block, i):
-    """The code of element i where five are a byte, as two bits."""
+def digit_bytes(name, count):
+    _, digits, size = DIGITS[name]
+    return (count + 16 * digits - 1) // (16 * digits) * 16 * size
+
+
+def digit_code(name, codes, block, i):
+    """The code of element i where codes are digits."""
+    base, digits, size = DIGITS[name]
     within = i % block
-    byte = codes[i // block * ((block + 79) // 80 * 16) + within // 80 * 16 + within % 16]
-    return (0, 1, 3)[byte // 3 ** (within % 80 // 16) % 3]
+    at = i // block * digit_bytes(name, block) + within // (16 * digits) * 16 * size + within % 16
+    number = codes[at] + (256 * codes[at + 16] if size == 2 else 0)
+    digit = number // base ** (within % (16 * digits) // 16) % base
+    return digit - base if digit > (base - 1) // 2 else digit
 
 
 def bits_of(name):
     if name in FLOATS:
         return 1 + FLOATS[name][0] + FLOATS[name][1]
-    return {"dense": 32, "bf16": 16, "fp16": 16, "ternary": 2, "sign": 1, **dict.fromkeys(FIVE_PER_BYTE, 2)}.get(name) or int("".join(c for c in name if c.isdigit()))
+    return {"dense": 32, "bf16": 16, "fp16": 16, "ternary": 2, "sign": 1, **dict.fromkeys(DIGITS, 4)}.get(name) or int("".join(c for c in name if c.isdigit()))
 
 
 def param_bytes(name):
@@ -83,7 +95,7 @@ def value(name, code, data, param, shared):
         return from_bits(code << 16)
     if name == "fp16":
         return struct.unpack("<e", struct.pack("<H", code))[0]
-    signed = code - (1 << bits) if code >> (bits - 1) else code
+    signed = code - (1 << bits) if code >= 0 and code >> (bits - 1) else code
     if name.endswith("-affine"):
         low, step = struct.unpack_from("<ff", data, param)
         return fp32((signed + (1 << (bits - 1))) * step + low)
@@ -93,8 +105,10 @@ def value(name, code, data, param, shared):
         return small_float(code, *FLOATS[name]) * small_float(data[param], *FLOATS["fp8-e4m3"]) * bf16(data, shared)
     if name in FLOATS:
         return small_float(code, *FLOATS[name]) * bf16(data, param)
-    if name in ("lloyd1.6", "eden1.6"):
-        return signed * (78 / 64) * struct.unpack_from("<f", data, param)[0]
+    if name in DIGITS and name != "ternary-five":
+        base = DIGITS[name][0]
+        index = abs(code) if base % 2 else code if code >= 0 else -1 - code
+        return math.copysign(DIGIT_LEVELS[base][index] / 64, code) * struct.unpack_from("<f", data, param)[0]
     if name.startswith(("lloyd", "eden")):
         level = LEVELS[bits - 1][code & ((1 << (bits - 1)) - 1)] / 64
         return (-level if code >> (bits - 1) else level) * struct.unpack_from("<f", data, param)[0]
@@ -133,9 +147,9 @@ def rotate_back(x, size, seed):
 def decode(name, block, data, count=COUNT):
     bits = bits_of(name)
     codes_at = (param_at(name, block, count - 1) + param_bytes(name) + 15) // 16 * 16
-    if name in FIVE_PER_BYTE:
-        assert len(data) == codes_at + (count // block * ((block + 79) // 80) + (count % block + 79) // 80) * 16, "size"
-        return [value(name, trit(data[codes_at:], block, i), data, param_at(name, block, i), 0) for i in range(count)]
+    if name in DIGITS:
+        assert len(data) == codes_at + count // block * digit_bytes(name, block) + digit_bytes(name, count % block), "size"
+        return [value(name, digit_code(name, data[codes_at:], block, i), data, param_at(name, block, i), 0) for i in range(count)]
     codes = int.from_bytes(data[codes_at:], "little")
     assert len(data) == codes_at + ((count * bits + 7) // 8 + 15) // 16 * 16, "size"
     mask = (1 << bits) - 1

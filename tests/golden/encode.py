@@ -8,7 +8,7 @@ import sys
 
 import numpy
 
-from decode import FIVE_PER_BYTE, LEVELS, philox
+from decode import DIGIT_LEVELS, DIGITS, LEVELS, philox
 
 FOLDER = pathlib.Path(__file__).parent
 F = numpy.float32
@@ -158,8 +158,8 @@ def codebook_step(x):
 
 
 def codebook(x, name):
-    three = name.endswith("1.6")
-    levels = [0, 78] if three else LEVELS[int(name[-1]) - 1]
+    base = DIGITS[name][0] if name in DIGITS else 0
+    levels = DIGIT_LEVELS[base] if base else LEVELS[int(name[-1]) - 1]
     largest, q = moments(x)
     squares = sum(v * v for v in q)
     root = codebook_step(numpy.sqrt(F(squares) / F(len(q))) / UNITS * largest)
@@ -169,8 +169,9 @@ def codebook(x, name):
     squared_levels = sum(levels[c] ** 2 for c in chosen)
     ratio = F(squares) / F(products) if name.startswith("eden") else F(products) / F(squared_levels)
     scale = codebook_step(ratio * F(64) / UNITS * largest)
-    if three:
-        return struct.pack("<f", scale), [-c if numpy.signbit(v) else c for v, c in zip(x, chosen)]
+    if base:
+        below = 0 if base % 2 else -1
+        return struct.pack("<f", scale), [below - c if numpy.signbit(v) else c for v, c in zip(x, chosen)]
     return struct.pack("<f", scale), [c | (len(levels) if numpy.signbit(v) else 0) for v, c in zip(x, chosen)]
 
 
@@ -192,7 +193,7 @@ def block_of(name, bits):
 def bits_of(name):
     if name in FLOATS:
         return 1 + FLOATS[name][0] + FLOATS[name][1]
-    return {"nvfp4": 4, "ternary": 2, "sign": 1, **dict.fromkeys(FIVE_PER_BYTE, 2)}.get(name) or int("".join(c for c in name if c.isdigit()))
+    return {"nvfp4": 4, "ternary": 2, "sign": 1, **dict.fromkeys(DIGITS, 4)}.get(name) or int("".join(c for c in name if c.isdigit()))
 
 
 def param_bytes(name, elements):
@@ -205,16 +206,20 @@ def zeros(x, name, bits):
     """Of affine codes 0 is the lowest; those with a sign bit keep it."""
     if name.endswith("-affine"):
         return [-(1 << (bits - 1))] * len(x)
-    has_sign = name not in FIVE_PER_BYTE and (name in FLOATS or name.startswith(("lloyd", "eden", "nvfp4", "sign")))
+    if name in DIGITS:
+        return [-1 if DIGITS[name][0] % 2 == 0 and numpy.signbit(v) else 0 for v in x]
+    has_sign = (name in FLOATS or name.startswith(("lloyd", "eden", "nvfp4", "sign")))
     return [int(has_sign and numpy.signbit(v)) << (bits - 1) for v in x]
 
 
-def five_per_byte(codes):
+def as_digits(name, codes):
     """Of a block."""
+    base, digits, size = DIGITS[name]
     data = b""
-    for at in range(0, len(codes), 80):
-        run = [int(code) % 3 for code in codes[at:at + 80]] + [0] * 80
-        data += bytes(sum(run[i + 16 * k] * 3**k for k in range(5)) for i in range(16))
+    for at in range(0, len(codes), 16 * digits):
+        run = [int(code) % base for code in codes[at:at + 16 * digits]] + [0] * 80
+        numbers = [sum(run[i + 16 * k] * base**k for k in range(digits)) for i in range(16)]
+        data += b"".join(bytes(number >> (8 * byte) & 255 for number in numbers) for byte in range(size))
     return data
 
 
@@ -239,8 +244,8 @@ def encode(name, block, x):
             param, of_block = bytes(param_bytes(name, len(part))), zeros(part, name, bits)
         params += param
         codes += of_block
-    if name in FIVE_PER_BYTE:
-        return padded(params) + b"".join(five_per_byte(codes[at:at + block]) for at in range(0, len(codes), block))
+    if name in DIGITS:
+        return padded(params) + b"".join(as_digits(name, codes[at:at + block]) for at in range(0, len(codes), block))
     fields = sum((int(code) & ((1 << bits) - 1)) << (i * bits) for i, code in enumerate(codes))
     return padded(params) + padded(fields.to_bytes((len(codes) * bits + 7) // 8, "little"))
 

@@ -89,39 +89,55 @@ TEST(Packing, FieldsOfEveryWidth) {
   check_fields<5>(random), check_fields<6>(random), check_fields<7>(random);
 }
 
-/// As docs/wire-format.md has it, of any byte and at every count; nothing is written past the last row of either.
-TEST(Packing, FiveCodesToAByte) {
-  std::mt19937 random(3);
+/// As docs/wire-format.md has it, of any number and at every count; nothing is written past the last row of either.
+template <int Base, std::size_t PerNumber, std::size_t Bytes>
+void check_digits(std::mt19937& random) {
+  constexpr std::size_t kRun = 16 * PerNumber;
+  constexpr int kGreatest = (Base - 1) / 2;
   for (const host::Level level : {host::Level::baseline, host::Level::avx2, host::Level::avx512}) {
     if (level > host::supported_level()) continue;
-    for (int byte = 0; byte < 256; ++byte) {
-      std::vector<std::byte> codes(80 + 8, std::byte{0x5a});
-      const std::vector<std::byte> wire(16, static_cast<std::byte>(byte));
-      host::run<host::UnpackTrits>(level, {wire.data(), 80, codes.data()});
-      int left = byte < 243 ? byte : byte - 243;
-      for (std::size_t row = 0; row < 5; ++row, left /= 3)
+    for (int number = 0; number < 1 << (8 * Bytes); ++number) {
+      std::vector<std::byte> codes(kRun + 8, std::byte{0x5a}), wire(16 * Bytes);
+      for (std::size_t at = 0; at < wire.size(); ++at) wire[at] = static_cast<std::byte>(number >> (at / 16 * 8));
+      host::run<host::UnpackDigits<Base>>(level, {wire.data(), kRun, codes.data()});
+      int left = number;
+      for (std::size_t row = 0; row < PerNumber; ++row, left /= Base)
         for (std::size_t i = 0; i < 16; ++i)
-          ASSERT_EQ(static_cast<std::int8_t>(codes[16 * row + i]), left % 3 == 2 ? -1 : left % 3) << "byte " << byte;
-      ASSERT_EQ(codes[80], std::byte{0x5a});
+          ASSERT_EQ(static_cast<std::int8_t>(codes[16 * row + i]),
+                    left % Base > kGreatest ? left % Base - Base : left % Base)
+              << "number " << number << " of base " << Base;
+      ASSERT_EQ(codes[kRun], std::byte{0x5a});
     }
-    for (std::size_t count = 0; count <= 170; ++count) {
+    for (std::size_t count = 0; count <= 2 * kRun + 10; ++count) {
       std::vector<std::byte> codes((count + 15) / 16 * 16, std::byte{7});  // what is past the end is no code
-      for (std::size_t i = 0; i < count; ++i) codes[i] = static_cast<std::byte>(static_cast<int>(random() % 3) - 1);
-      std::vector<std::byte> wire(detail::trit_bytes(count) + 8, std::byte{0x5a});
-      host::run<host::PackTrits>(level, {codes.data(), count, wire.data()});
-      for (std::size_t at = 0; at < detail::trit_bytes(count); ++at) {
+      for (std::size_t i = 0; i < count; ++i)
+        codes[i] = static_cast<std::byte>(static_cast<int>(random() % Base) - Base / 2);
+      const std::size_t bytes = (count + kRun - 1) / kRun * 16 * Bytes;
+      ASSERT_EQ(detail::digit_bytes(Base, count), bytes);
+      std::vector<std::byte> wire(bytes + 8, std::byte{0x5a});
+      host::run<host::PackDigits<Base>>(level, {codes.data(), count, wire.data()});
+      for (std::size_t at = 0; at < bytes; ++at) {
         unsigned expected = 0, power = 1;
-        for (std::size_t i = at / 16 * 80 + at % 16, k = 0; k < 5 && i < count; ++k, i += 16, power *= 3)
-          expected += power * (codes[i] == std::byte{0xff} ? 2u : std::to_integer<unsigned>(codes[i]));
-        ASSERT_EQ(std::to_integer<unsigned>(wire[at]), expected) << count << " codes, byte " << at;
+        for (std::size_t i = at / (16 * Bytes) * kRun + at % 16, k = 0; k < PerNumber && i < count; ++k, i += 16) {
+          const int code = static_cast<std::int8_t>(codes[i]);
+          expected += power * static_cast<unsigned>(code < 0 ? code + Base : code);
+          power *= Base;
+        }
+        ASSERT_EQ(std::to_integer<unsigned>(wire[at]), expected >> (at % (16 * Bytes) / 16 * 8) & 255u)
+            << count << " codes of base " << Base << ", byte " << at;
       }
-      ASSERT_EQ(wire[detail::trit_bytes(count)], std::byte{0x5a});
+      ASSERT_EQ(wire[bytes], std::byte{0x5a});
       std::vector<std::byte> back(codes.size() + 8, std::byte{0x5a});
-      host::run<host::UnpackTrits>(level, {wire.data(), count, back.data()});
+      host::run<host::UnpackDigits<Base>>(level, {wire.data(), count, back.data()});
       ASSERT_TRUE(std::equal(codes.begin(), codes.begin() + static_cast<std::ptrdiff_t>(count), back.begin()));
       ASSERT_EQ(back[codes.size()], std::byte{0x5a});
     }
   }
+}
+
+TEST(Packing, CodesThatAreDigits) {
+  std::mt19937 random(3);
+  check_digits<3, 5, 1>(random), check_digits<6, 3, 1>(random), check_digits<9, 5, 2>(random);
 }
 
 }  // namespace

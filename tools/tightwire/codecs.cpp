@@ -20,8 +20,9 @@ std::vector<std::string> all_specs() {
   for (const BuiltinCodec& codec : builtin_codecs()) specs.emplace_back(codec.name);
   for (const char* rotated :
        {"hadamard:32+int4:block=32", "hadamard:4096+int4", "hadamard:4096+int2", "hadamard:4096+sign",
-        "hadamard:4096+lloyd4", "hadamard:4096+lloyd3", "hadamard:4096+lloyd2", "hadamard:4096+lloyd1",
-        "hadamard:4096+eden2", "hadamard:4096+eden1"})
+        "hadamard:4096+lloyd4", "hadamard:256+lloyd3.2", "hadamard:4096+lloyd3", "hadamard:256+lloyd2.7",
+        "hadamard:4096+lloyd2", "hadamard:256+lloyd1.6", "hadamard:4096+lloyd1", "hadamard:4096+eden2",
+        "hadamard:4096+eden1"})
     specs.emplace_back(rotated);
   return specs;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 #include <type_traits>
 
@@ -11,69 +12,52 @@ namespace tightwire {
 
 namespace detail {
 
-/// The magnitudes of the quantizer of `Bits` bits that has the least error on standard Gaussian data (Lloyd 1982, Max
-/// 1960), in 64ths: whole numbers of up to 8 bits.
-template <int Bits>
+/// The magnitudes of the quantizer of `Levels` levels that has the least error on standard Gaussian data (Lloyd 1982,
+/// Max 1960), in 64ths: whole numbers of up to 8 bits. An odd number has 0 among them.
+template <int Levels>
 struct LloydMax {
-  static constexpr int count = 1 << (Bits - 1);
-  static constexpr int all[4][8] = {{51}, {29, 97}, {16, 48, 86, 138}, {8, 25, 42, 60, 80, 104, 132, 175}};
+  static constexpr int count = (Levels + 1) / 2;
+  static constexpr int all[7][8] = {{51},    {29, 97},      {16, 48, 86, 138},   {8, 25, 42, 60, 80, 104, 132, 175},
+                                    {0, 78}, {20, 64, 121}, {0, 28, 59, 94, 144}};
+  static constexpr int row = Levels == 2    ? 0
+                             : Levels == 4  ? 1
+                             : Levels == 8  ? 2
+                             : Levels == 16 ? 3
+                             : Levels == 3  ? 4
+                             : Levels == 6  ? 5
+                                            : 6;
   // Constants and not functions, which device code could not call.
   template <int I>
-  static constexpr std::uint32_t level = static_cast<std::uint32_t>(all[Bits - 1][I]);
+  static constexpr std::uint32_t level = static_cast<std::uint32_t>(all[row][I]);
   template <int I>
   static constexpr std::uint32_t value_bits = to_bits(static_cast<float>(level<I>) / 64.0f);
   /// Halfway between levels I - 1 and I.
   template <int I>
   static constexpr int boundary_bits = as_int(to_bits(static_cast<float>(level<I - 1> + level<I>) / 128.0f));
-};
 
-/// A level of a codebook times a step, with the sign of the element: sign in the top bit, index of the level below.
-/// Levels have 8 significant bits and steps 16, so that their products are exact.
-template <int Bits>
-struct CodebookArithmetic {
-  using Levels = LloydMax<Bits>;
-  struct Scale {
-    float step;
-    float inverse;  ///< of the root mean square, by which codes are chosen; 0 in a block without a step
-  };
-  static constexpr bool exact_products = true;
-
-  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
-    const auto b = to_bits(x * s.inverse);
-    return as_int(levels_below<1>(as_int(b & kMagnitudeMask))) | (as_int(b) >> 31 & -Levels::count);
-  }
-  TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
-    const auto sign = as_unsigned(code) << (32 - Bits) & kSignMask;
-    return from_bits(value_bits<Levels::count - 1>(code & (Levels::count - 1)) | sign) * s.step;
-  }
-  /// The level of a code as a whole number of 64ths.
-  TIGHTWIRE_HD static constexpr auto level(const auto& code) {
-    return as_int(level_at<Levels::count - 1>(code & (Levels::count - 1)));
-  }
-
- private:
-  /// How many of the boundaries from `I` on a magnitude has reached.
-  template <int I>
+  /// How many of the boundaries from `I` on a magnitude has reached, by its bits.
+  template <int I = 1>
   TIGHTWIRE_HD static constexpr auto levels_below(const auto& magnitude) {
-    if constexpr (I == Levels::count) {
+    if constexpr (I == count) {
       return as_unsigned(magnitude & 0);
     } else {
-      constexpr int kBoundary = Levels::template boundary_bits<I>;
+      constexpr int kBoundary = boundary_bits<I>;
       return levels_below<I + 1>(magnitude) +
              select(magnitude >= kBoundary, as_unsigned(magnitude & 0) | 1u, as_unsigned(magnitude & 0));
     }
   }
-  template <int I>
-  TIGHTWIRE_HD static constexpr auto value_bits(const auto& index) {
-    constexpr std::uint32_t kValue = Levels::template value_bits<I>;
+  template <int I = count - 1>
+  TIGHTWIRE_HD static constexpr auto bits_at(const auto& index) {
+    constexpr std::uint32_t kValue = value_bits<I>;
     if constexpr (I == 0)
       return as_unsigned(index & 0) | kValue;
     else
-      return select(index >= I, as_unsigned(index & 0) | kValue, value_bits<I - 1>(index));
+      return select(index >= I, as_unsigned(index & 0) | kValue, bits_at<I - 1>(index));
   }
-  template <int I>
+  /// As a whole number of 64ths.
+  template <int I = count - 1>
   TIGHTWIRE_HD static constexpr auto level_at(const auto& index) {
-    constexpr std::uint32_t kLevel = Levels::template level<I>;
+    constexpr std::uint32_t kLevel = level<I>;
     if constexpr (I == 0)
       return as_unsigned(index & 0) | kLevel;
     else
@@ -81,25 +65,62 @@ struct CodebookArithmetic {
   }
 };
 
-/// The same of three levels, which has the least error at five codes to a byte: minus a level, nothing, or a level.
-/// Better than one bit for some elements and two for others, which come to 0.22 of the mean square at 1.6 bits where
-/// this has 0.19.
-struct ThreeLevelArithmetic {
-  using Scale = CodebookArithmetic<1>::Scale;
+/// What encoding a block needs in registers.
+struct CodebookScale {
+  float step;
+  float inverse;  ///< of the root mean square, by which codes are chosen; 0 in a block without a step
+};
+
+/// A level of a codebook times a step, with the sign of the element: sign in the top bit, index of the level below.
+/// Levels have 8 significant bits and steps 16, so that their products are exact.
+template <int Bits>
+struct CodebookArithmetic {
+  using Levels = LloydMax<(1 << Bits)>;
+  using Scale = CodebookScale;
   static constexpr bool exact_products = true;
-  static constexpr int level_in_64ths = 78;
-  static constexpr int boundary_bits = as_int(to_bits(39.0f / 64.0f));
 
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
     const auto b = to_bits(x * s.inverse);
-    const auto reached = as_int(select(as_int(b & kMagnitudeMask) >= boundary_bits, (b & 0u) | 1u, b & 0u));
-    const auto sign = as_int(b) >> 31;
-    return (reached ^ sign) - sign;
+    return as_int(Levels::levels_below(as_int(b & kMagnitudeMask))) | (as_int(b) >> 31 & -Levels::count);
   }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
-    return to_float(code) * (static_cast<float>(level_in_64ths) / 64.0f) * s.step;
+    const auto sign = as_unsigned(code) << (32 - Bits) & kSignMask;
+    return from_bits(Levels::bits_at(code & (Levels::count - 1)) | sign) * s.step;
   }
-  TIGHTWIRE_HD static constexpr auto level(const auto& code) { return (code & 1) * level_in_64ths; }
+  /// The level of a code as a whole number of 64ths.
+  TIGHTWIRE_HD static constexpr auto level(const auto& code) {
+    return as_int(Levels::level_at(code & (Levels::count - 1)));
+  }
+};
+
+/// The same of numbers of levels that are no power of two, whose codes are digits: the index of a level, and its
+/// negative for elements below 0; where no level is 0, its complement. Better than fewer bits for some elements and
+/// more for others: at 1.6 bits, one and two come to 0.22 of the mean square, three levels to 0.19.
+template <int Number>
+struct DigitCodebookArithmetic {
+  using Levels = LloydMax<Number>;
+  using Scale = CodebookScale;
+  static constexpr bool exact_products = true;
+
+  TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s) {
+    const auto b = to_bits(x * s.inverse);
+    return with_sign(as_int(Levels::levels_below(as_int(b & kMagnitudeMask))), as_int(b) >> 31);
+  }
+  TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
+    return from_bits(Levels::bits_at(with_sign(code, code >> 31)) | (as_unsigned(code) & kSignMask)) * s.step;
+  }
+  TIGHTWIRE_HD static constexpr auto level(const auto& code) {
+    return as_int(Levels::level_at(with_sign(code, code >> 31)));
+  }
+
+ private:
+  /// `sign` is -1 or 0.
+  TIGHTWIRE_HD static constexpr auto with_sign(const auto& index, const auto& sign) {
+    if constexpr (Number % 2 != 0)
+      return (index ^ sign) - sign;
+    else
+      return index ^ sign;
+  }
 };
 
 /// `x` to 16 significant bits, within what the levels of a codebook can be multiplied with.
@@ -115,25 +136,44 @@ TIGHTWIRE_HD constexpr float codebook_step(float x) {
 
 /// In place of a number of bits: three levels, five codes to a byte.
 inline constexpr int kThreeLevels = 5;
+/// Six levels, three codes to a byte.
+inline constexpr int kSixLevels = 6;
+/// Nine levels, five codes to two bytes.
+inline constexpr int kNineLevels = 7;
 
-/// Codebooks of 1 to 4 bits, and of 1.6, for Gaussian data, which is what a rotation makes of any: use it as
-/// `hadamard:4096+lloyd4`. One fp32 step of 16 significant bits per block, fitted to the codes:
+namespace detail {
+/// What a codebook is, by what stands in place of its bits.
+struct CodebookForm {
+  std::string_view lloyd, eden;
+  int base;        ///< of digits; 0: codes are fields
+  int bits;        ///< between the loops
+  int block;       ///< by default
+  float error[2];  ///< root of the NMSE on Gaussian data, at most: lloyd, eden
+};
+inline constexpr CodebookForm codebook_forms[] = {
+    {"lloyd1", "eden1", 0, 1, 1024, {0.61f, 0.76f}},     {"lloyd2", "eden2", 0, 2, 1024, {0.35f, 0.37f}},
+    {"lloyd3", "eden3", 0, 3, 1024, {0.19f, 0.19f}},     {"lloyd4", "eden4", 0, 4, 1024, {0.1f, 0.1f}},
+    {"lloyd1.6", "eden1.6", 3, 2, 1280, {0.45f, 0.5f}},  {"lloyd2.7", "eden2.7", 6, 4, 768, {0.25f, 0.26f}},
+    {"lloyd3.2", "eden3.2", 9, 4, 1280, {0.175f, 0.18f}}};
+}  // namespace detail
+
+/// Codebooks of 1 to 4 bits, and of 1.6, 2.7 and 3.2, for Gaussian data, which is what a rotation makes of any: use it
+/// as `hadamard:4096+lloyd4`. One fp32 step of 16 significant bits per block, fitted to the codes:
 ///   lloyd  the step of least error, <x, c> / <c, c>: for use with error feedback
 ///   eden   ||x||^2 / <x, c>, with which the mean over rotations is exact (EDEN, Vargaftik et al. 2022): without
 template <int Bits, bool Unbiased>
-requires(Bits >= 1 && Bits <= kThreeLevels) struct Codebook {
-  static constexpr std::string_view names[2][5] = {{"lloyd1", "lloyd2", "lloyd3", "lloyd4", "lloyd1.6"},
-                                                   {"eden1", "eden2", "eden3", "eden4", "eden1.6"}};
-  static constexpr std::string_view name = names[Unbiased ? 1 : 0][Bits - 1];
-  static constexpr bool five_per_byte = Bits == kThreeLevels;
-  static constexpr int bits = Bits - (five_per_byte ? kThreeLevels - 2 : 0);  // three levels: 2 between the loops
-  static constexpr float errors[2][5] = {{0.61f, 0.35f, 0.19f, 0.1f, 0.45f}, {0.76f, 0.37f, 0.19f, 0.1f, 0.5f}};
-  static constexpr float accuracy = errors[Unbiased ? 1 : 0][Bits - 1];
-  int block = five_per_byte ? 1280 : 1024;
+requires(Bits >= 1 && Bits <= static_cast<int>(std::size(detail::codebook_forms))) struct Codebook {
+  static constexpr detail::CodebookForm form = detail::codebook_forms[Bits - 1];
+  static constexpr std::string_view name = Unbiased ? form.eden : form.lloyd;
+  static constexpr int base = form.base;
+  static constexpr int bits = form.bits;
+  static constexpr float accuracy = form.error[Unbiased ? 1 : 0];
+  int block = form.block;
 
   using Stat = Moments;
   using Param = float;
-  using Arithmetic = std::conditional_t<five_per_byte, detail::ThreeLevelArithmetic, detail::CodebookArithmetic<Bits>>;
+  using Arithmetic =
+      std::conditional_t<base != 0, detail::DigitCodebookArithmetic<base>, detail::CodebookArithmetic<form.bits>>;
   using Scale = typename Arithmetic::Scale;
 
   /// The root mean square: by it codes are chosen, before there is a step.

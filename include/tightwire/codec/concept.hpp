@@ -63,7 +63,8 @@ using ArithmeticOf = typename detail::ArithmeticOf<C>::Type;
 /// May have beside: `Stat::second_key`, `Stat::moment` (stat.hpp), `Arithmetic` (above), `round` and an
 /// `Arithmetic::code` with noise (rounding.hpp; then `unbiased_param`, if scales must be others for nothing to be
 /// clipped), `Arithmetic::finite_code` (the same as `code` in fewer operations, of elements of a finite block),
-/// `five_per_byte` (codes are -1, 0 and 1, and five of them a byte on the wire: detail/trits.hpp).
+/// `base` (codes take 3, 6 or 9 values, -(base / 2) the least, and are digits on the wire: detail/digits.hpp; `bits` is
+/// what they take between the loops, 2 or 4).
 ///
 /// A block of `block` elements shares one Param. Encoding forms the Stat of the block from the keys of its elements,
 /// turns it into the Param that goes on the wire, the Param into the Scale that stays in registers, and each element
@@ -88,11 +89,12 @@ concept BlockCodec = std::is_trivially_copyable_v<C> && std::default_initializab
     std::is_trivially_copyable_v<typename C::Param>&& detail::has_one_arithmetic<C> &&
     (detail::BlocksWhole<C> || detail::BlocksInParts<C>);
 
+/// How many values codes that are digits on the wire take; 0: codes are fields of `bits` bits.
 template <class C>
-inline constexpr bool packs_trits = false;
+inline constexpr int base_of = 0;
 template <class C>
-requires requires { C::five_per_byte; }
-inline constexpr bool packs_trits<C> = C::five_per_byte;
+requires requires { C::base; }
+inline constexpr int base_of<C> = C::base;
 
 /// What the parts of a block have in common on the wire; empty where a block is one part.
 template <class C>

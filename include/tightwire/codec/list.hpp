@@ -26,8 +26,10 @@
   with(Fp8E4M3) with(Fp8E5M2) with(Fp4) with(MxFp8E4M3) with(MxFp8E5M2) with(MxFp4) with(NvFp4)                \
   with(Nuq<5>) with(Nuq<4>) with(Nuq<3>)
 #define TIGHTWIRE_CODEBOOK_CODECS(with)                                                                        \
-  with(Lloyd<4>) with(Lloyd<3>) with(Lloyd<2>) with(Lloyd<kThreeLevels>) with(Lloyd<1>)                            \
-  with(Eden<4>) with(Eden<3>) with(Eden<2>) with(Eden<kThreeLevels>) with(Eden<1>)
+  with(Lloyd<4>) with(Lloyd<3>) with(Lloyd<2>) with(Lloyd<1>)                                                  \
+  with(Lloyd<kNineLevels>) with(Lloyd<kSixLevels>) with(Lloyd<kThreeLevels>)                                   \
+  with(Eden<4>) with(Eden<3>) with(Eden<2>) with(Eden<1>)                                                      \
+  with(Eden<kNineLevels>) with(Eden<kSixLevels>) with(Eden<kThreeLevels>)
 #define TIGHTWIRE_CODECS(with)                                                                                 \
   TIGHTWIRE_EXACT_CODECS(with) TIGHTWIRE_INTEGER_CODECS(with) TIGHTWIRE_AFFINE_AND_FLOAT_CODECS(with)          \
   TIGHTWIRE_CODEBOOK_CODECS(with)

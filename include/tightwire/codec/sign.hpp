@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string_view>
 
 #include <tightwire/codec/concept.hpp>
@@ -13,12 +14,13 @@ namespace detail {
 struct SignArithmetic {
   struct Scale {
     float step;
+    std::uint32_t signs;  ///< mask: a NaN has none
   };
   static constexpr bool exact_products = true;
 
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale&) { return as_int(to_bits(x)) >> 31; }
   TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
-    return from_bits((as_unsigned(code) & kSignMask) | to_bits(s.step));
+    return from_bits((as_unsigned(code) & s.signs) | to_bits(s.step));
   }
 };
 
@@ -40,7 +42,8 @@ struct Sign {
 
   TIGHTWIRE_HD static constexpr Param param(const Stat& stat) { return detail::step_bits(stat.mean(), 1.0f); }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
-    return {detail::from_bf16(static_cast<std::uint16_t>(param & 0x7fffu))};
+    const float step = detail::step_scale(static_cast<std::uint16_t>(param & 0x7fffu), {0, 0}).step;
+    return {step, step == step ? detail::kSignMask : 0u};
   }
   static constexpr bool lossless(ElementType) { return false; }
 };

@@ -15,6 +15,7 @@ namespace detail {
 template <int ExponentBits, int Fraction, int Largest, int Infinity = 0>
 struct SmallFloat {
   static constexpr int bits = 1 + ExponentBits + Fraction;
+  static constexpr bool has_infinity = Infinity != 0;
   static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
   static constexpr int magnitude_mask = (1 << (bits - 1)) - 1;
   static constexpr std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - bias) << 23;
@@ -135,7 +136,18 @@ struct SmallFloatArithmetic {
   TIGHTWIRE_HD static constexpr auto code(const auto& x, const Scale& s, const auto& noise) {
     return Format::stochastic_code(x * s.inverse, noise);
   }
-  TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) { return Format::decoded(code) * s.step; }
+  TIGHTWIRE_HD static constexpr auto value(const auto& code, const Scale& s) {
+    return one_nan(Format::decoded(code) * s.step);
+  }
+  /// An infinity under a step of 0, which no encoder sends, is a NaN of either sign by the processor.
+  TIGHTWIRE_HD static constexpr auto one_nan(const auto& x) {
+    if constexpr (Format::has_infinity) {
+      const auto b = to_bits(x);
+      return from_bits(select(as_int(b & kMagnitudeMask) > static_cast<int>(kInfinityBits), (b & 0u) | 0x7fc00000u, b));
+    } else {
+      return x;
+    }
+  }
 };
 
 }  // namespace detail
@@ -168,9 +180,7 @@ struct BlockFloat {
     return held(detail::step_bits<true>(stat.value(), Format::largest));
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) {
-    // From the wire a step may be any NaN.
-    const bool nan = (param & 0x7fffu) > 0x7f80u;
-    const detail::StepScale s = detail::step_scale(nan ? Param{0x7fc0} : param, {0, 0});
+    const detail::StepScale s = detail::step_scale(param, {0, 0});
     return {s.step, s.inverse};
   }
   static constexpr bool lossless(ElementType) { return false; }

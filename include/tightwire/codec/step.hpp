@@ -58,9 +58,10 @@ struct StepScale {
   float low;
   float high;
 };
+/// From the wire a step may be anything: what is not finite is the one NaN, so that every decoder gives the same.
 TIGHTWIRE_HD constexpr StepScale step_scale(std::uint16_t param, StepRange range) {
-  const float step = from_bf16(param);
   const std::uint32_t magnitude = param & 0x7fffu;
+  const float step = magnitude >= 0x7f80u ? from_bits(0x7fc00000u) : from_bf16(param);
   const bool usable = magnitude - 1 < 0x7f80u - 1;  // neither 0 nor infinite nor NaN
   const float inverse = 1.0f / step;
   return {step, usable ? inverse : 0.0f, usable ? range.low : 0.0f, usable ? range.high : 0.0f};

@@ -30,7 +30,7 @@ struct TernaryCodec {
   }
   TIGHTWIRE_HD static constexpr Scale scale(Param param) { return detail::step_scale(param, {-1.0f, 1.0f}); }
   static constexpr bool lossless(ElementType) { return false; }
-  static constexpr bool five_per_byte = Five;
+  static constexpr int base = Five ? 3 : 0;  ///< as a number of which five are a byte
 };
 using Ternary = TernaryCodec<false>;
 using TernaryFive = TernaryCodec<true>;

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include <tightwire/cuda/job.cuh>
-#include <tightwire/detail/trits.hpp>
+#include <tightwire/detail/digits.hpp>
 #include <tightwire/element.hpp>
 
 // Between memory and shared memory, where a tile lives: 16 bytes to an access where addresses allow it, and right at
@@ -239,36 +239,43 @@ __device__ void get_codes(const std::byte* from, unsigned valid, int (&codes)[kG
   }
 }
 
-/// Codes of two bits in shared memory -> five to a byte in memory, by all threads of the block.
-__device__ inline void write_trits(const std::byte* codes, unsigned count, unsigned block, std::byte* to) {
-  using namespace tightwire::detail;
-  const auto of_block = static_cast<unsigned>(trit_bytes(block)),
-             rest = static_cast<unsigned>(trit_bytes(count % block));
+/// Codes of `Bits` bits, 2 or 4, in shared memory -> digits in memory, by all threads of the block.
+template <int Base, int Bits>
+__device__ inline void write_digits(const std::byte* codes, unsigned count, unsigned block, std::byte* to) {
+  using D = tightwire::detail::Digits<Base>;
+  constexpr auto kRow = static_cast<unsigned>(tightwire::detail::kDigitRow), kRun = static_cast<unsigned>(D::run),
+                 kRunBytes = static_cast<unsigned>(D::run_bytes), kPerByte = 8u / Bits;
+  const auto of_block = static_cast<unsigned>(tightwire::detail::digit_bytes(Base, block)),
+             rest = static_cast<unsigned>(tightwire::detail::digit_bytes(Base, count % block));
   const unsigned bytes = count / block * of_block + rest;
 #pragma unroll 1
   for (unsigned i = threadIdx.x; i < bytes; i += kThreads) {
     const unsigned begin = i / of_block * block, within = i % of_block;
     const unsigned end = begin + block < count ? begin + block : count;
-    unsigned byte = 0;
+    unsigned number = 0;
 #pragma unroll
-    for (unsigned digit = kTritsPerByte; digit-- > 0;) {
-      const unsigned e = begin + within / kTritRow * kTritRun + digit * kTritRow + within % kTritRow;
-      const unsigned bits = e < end ? static_cast<unsigned>(codes[e / 4]) >> (2 * (e % 4)) & 3u : 0u;
-      byte = 3 * byte + (bits == 3 ? 2 : bits);
+    for (unsigned digit = static_cast<unsigned>(D::per_number); digit-- > 0;) {
+      const unsigned e = begin + within / kRunBytes * kRun + digit * kRow + within % kRow;
+      const unsigned byte = e < end ? static_cast<unsigned>(codes[e / kPerByte]) : 0u;
+      const int code = static_cast<int>(byte << (32 - Bits - Bits * (e % kPerByte))) >> (32 - Bits);
+      number = Base * number + static_cast<unsigned>(D::digit(code));
     }
-    to[i] = static_cast<std::byte>(byte);
+    to[i] = static_cast<std::byte>(number >> (8 * (within % kRunBytes / kRow)));
   }
 }
 /// Codes of eight elements of a block, the first of them number `first` in it; past the end they are 0.
-__device__ inline void get_trits(const std::byte* block, unsigned first, unsigned valid, int (&codes)[kGranule]) {
-  using namespace tightwire::detail;
-  const std::byte* const bytes = block + first / kTritRun * kTritRow + first % kTritRow;
-  const unsigned digit = first % kTritRun / kTritRow;
+template <int Base>
+__device__ inline void get_digits(const std::byte* block, unsigned first, unsigned valid, int (&codes)[kGranule]) {
+  using D = tightwire::detail::Digits<Base>;
+  constexpr auto kRow = static_cast<unsigned>(tightwire::detail::kDigitRow), kRun = static_cast<unsigned>(D::run);
+  const std::byte* const bytes = block + first / kRun * D::run_bytes + first % kRow;
+  const unsigned digit = first % kRun / kRow;
 #pragma unroll
   for (unsigned k = 0; k < kGranule; ++k) {
     int left = k < valid ? static_cast<int>(bytes[k]) : 0;
-    for (unsigned d = 0; d < digit; ++d) left = third(left);
-    codes[k] = trit_code(first_digit(left));
+    if constexpr (D::number_bytes == 2) left |= k < valid ? static_cast<int>(bytes[kRow + k]) << 8 : 0;
+    for (unsigned d = 0; d < digit; ++d) left = D::rest(left);
+    codes[k] = D::code(D::first(left));
   }
 }
 

@@ -59,9 +59,10 @@ __device__ void write_wire(const Workspace<C>& work, const Shape& shape, const T
   const unsigned blocks = (tile.count + shape.block - 1) / shape.block;
   copy_out(work.params, wire + tile.begin / shape.block * (kShared + shape.parts_per_block * kParam),
            blocks * kShared + parts * kParam);
-  if constexpr (packs_trits<C>)
-    write_trits(work.codes, tile.count, shape.block,
-                wire + shape.codes_at + tile.begin / shape.block * tightwire::detail::trit_bytes(shape.block));
+  if constexpr (base_of<C> != 0)
+    write_digits<base_of<C>, C::bits>(
+        work.codes, tile.count, shape.block,
+        wire + shape.codes_at + tile.begin / shape.block * tightwire::detail::digit_bytes(base_of<C>, shape.block));
   else
     copy_out(work.codes, wire + shape.codes_at + tile.begin * C::bits / 8,
              (static_cast<std::size_t>(tile.count) * C::bits + 7) / 8);

@@ -89,9 +89,10 @@ __device__ void decode_granule(const Shape& shape, const std::byte* wire, std::s
     param = load_object<typename C::Param>(params + kShared + i % shape.block / shape.part * kParam);
   const typename C::Scale scale = scale_of<C>(param, shared);
   int codes[kGranule];
-  if constexpr (packs_trits<C>)
-    get_trits(wire + shape.codes_at + i / shape.block * tightwire::detail::trit_bytes(shape.block),
-              static_cast<unsigned>(i % shape.block), valid, codes);
+  if constexpr (base_of<C> != 0)
+    get_digits<base_of<C>>(
+        wire + shape.codes_at + i / shape.block * tightwire::detail::digit_bytes(base_of<C>, shape.block),
+        static_cast<unsigned>(i % shape.block), valid, codes);
   else
     get_codes<C::bits>(wire + shape.codes_at + i * C::bits / 8, valid, codes);
 #pragma unroll

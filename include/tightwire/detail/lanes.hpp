@@ -137,15 +137,26 @@ TIGHTWIRE_INLINE void nearest_integer(const Lanes<float, W>& x, Lanes<int, W>& i
   integer = as_int(to_bits(shifted)) - as_int(to_bits(shift));
   whole = shifted - shift;
 }
-/// The halves of x * m.
+/// The even elements of x times m, 64 bits each, the lower half in the even element.
 template <int W>
-TIGHTWIRE_INLINE void multiply_wide(const Lanes<std::uint32_t, W>& x, std::uint32_t m, Lanes<std::uint32_t, W>& high,
-                                    Lanes<std::uint32_t, W>& low) {
-  for (int i = 0; i < W; ++i) {
+TIGHTWIRE_INLINE void multiply_even(const Lanes<std::uint32_t, W>& x, std::uint32_t m,
+                                    Lanes<std::uint32_t, W>& products) {
+  for (int i = 0; i < W; i += 2) {
     const std::uint64_t product = std::uint64_t{x.v[i]} * m;
-    high.v[i] = static_cast<std::uint32_t>(product >> 32);
-    low.v[i] = static_cast<std::uint32_t>(product);
+    products.v[i] = static_cast<std::uint32_t>(product);
+    products.v[i + 1] = static_cast<std::uint32_t>(product >> 32);
   }
+}
+/// The odd elements, in the even places; what is in the odd ones may be anything.
+template <int W>
+TIGHTWIRE_INLINE void odd_to_even(const Lanes<std::uint32_t, W>& x, Lanes<std::uint32_t, W>& odd) {
+  for (int i = 0; i < W; i += 2) odd.v[i] = odd.v[i + 1] = x.v[i + 1];
+}
+/// The even elements of both in turn.
+template <int W>
+TIGHTWIRE_INLINE void join_even(const Lanes<std::uint32_t, W>& even, const Lanes<std::uint32_t, W>& odd,
+                                Lanes<std::uint32_t, W>& joined) {
+  for (int i = 0; i < W; i += 2) joined.v[i] = even.v[i], joined.v[i + 1] = odd.v[i];
 }
 /// Rounds x here and now: no compiler may contract the product it came from with what is added to it.
 template <int W>

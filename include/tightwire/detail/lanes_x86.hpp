@@ -94,31 +94,40 @@ TIGHTWIRE_TARGET_AVX512 inline void nearest_integer(const Lanes<float, 16>& x, L
   whole.v = _mm512_maskz_cvtepi32_ps(0xffff, nearest);
 }
 
-// The even elements by themselves, and the odd ones moved down.
-inline void multiply_wide(const Lanes<std::uint32_t, 4>& x, std::uint32_t m, Lanes<std::uint32_t, 4>& high,
-                          Lanes<std::uint32_t, 4>& low) {
-  const __m128i factor = _mm_set1_epi32(static_cast<int>(m)),
-                odd_mask = _mm_set1_epi64x(static_cast<long long>(0xffffffff00000000u));
-  const __m128i even = _mm_mul_epu32((__m128i)x.v, factor),
-                odd = _mm_mul_epu32(_mm_srli_epi64((__m128i)x.v, 32), factor);
-  low.v = (decltype(low.v))_mm_or_si128(_mm_andnot_si128(odd_mask, even), _mm_slli_epi64(odd, 32));
-  high.v = (decltype(high.v))_mm_or_si128(_mm_srli_epi64(even, 32), _mm_and_si128(odd_mask, odd));
+inline void multiply_even(const Lanes<std::uint32_t, 4>& x, std::uint32_t m, Lanes<std::uint32_t, 4>& products) {
+  products.v = (decltype(products.v))_mm_mul_epu32((__m128i)x.v, _mm_set1_epi32(static_cast<int>(m)));
 }
-TIGHTWIRE_TARGET_AVX2 inline void multiply_wide(const Lanes<std::uint32_t, 8>& x, std::uint32_t m,
-                                                Lanes<std::uint32_t, 8>& high, Lanes<std::uint32_t, 8>& low) {
-  const __m256i factor = _mm256_set1_epi32(static_cast<int>(m));
-  const __m256i even = _mm256_mul_epu32((__m256i)x.v, factor);
-  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x.v, 32), factor);
-  low.v = (decltype(low.v))_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
-  high.v = (decltype(high.v))_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+TIGHTWIRE_TARGET_AVX2 inline void multiply_even(const Lanes<std::uint32_t, 8>& x, std::uint32_t m,
+                                                Lanes<std::uint32_t, 8>& products) {
+  products.v = (decltype(products.v))_mm256_mul_epu32((__m256i)x.v, _mm256_set1_epi32(static_cast<int>(m)));
 }
-TIGHTWIRE_TARGET_AVX512 inline void multiply_wide(const Lanes<std::uint32_t, 16>& x, std::uint32_t m,
-                                                  Lanes<std::uint32_t, 16>& high, Lanes<std::uint32_t, 16>& low) {
+TIGHTWIRE_TARGET_AVX512 inline void multiply_even(const Lanes<std::uint32_t, 16>& x, std::uint32_t m,
+                                                  Lanes<std::uint32_t, 16>& products) {
   const __m512i factor = _mm512_set1_epi32(static_cast<int>(m));
-  const __m512i even = _mm512_maskz_mul_epu32(0xff, (__m512i)x.v, factor);
-  const __m512i odd = _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, (__m512i)x.v, 32), factor);
-  low.v = (decltype(low.v))_mm512_mask_blend_epi32(0xaaaa, even, _mm512_maskz_slli_epi64(0xff, odd, 32));
-  high.v = (decltype(high.v))_mm512_mask_blend_epi32(0xaaaa, _mm512_maskz_srli_epi64(0xff, even, 32), odd);
+  products.v = (decltype(products.v))_mm512_maskz_mul_epu32(0xff, (__m512i)x.v, factor);
+}
+inline void odd_to_even(const Lanes<std::uint32_t, 4>& x, Lanes<std::uint32_t, 4>& odd) {
+  odd.v = (decltype(odd.v))_mm_shuffle_epi32((__m128i)x.v, 0xf5);
+}
+TIGHTWIRE_TARGET_AVX2 inline void odd_to_even(const Lanes<std::uint32_t, 8>& x, Lanes<std::uint32_t, 8>& odd) {
+  odd.v = (decltype(odd.v))_mm256_shuffle_epi32((__m256i)x.v, 0xf5);
+}
+TIGHTWIRE_TARGET_AVX512 inline void odd_to_even(const Lanes<std::uint32_t, 16>& x, Lanes<std::uint32_t, 16>& odd) {
+  odd.v = (decltype(odd.v))_mm512_maskz_shuffle_epi32(0xffff, (__m512i)x.v, _MM_PERM_DDBB);
+}
+inline void join_even(const Lanes<std::uint32_t, 4>& even, const Lanes<std::uint32_t, 4>& odd,
+                      Lanes<std::uint32_t, 4>& joined) {
+  const __m128i even_mask = _mm_set1_epi64x(0xffffffff);
+  joined.v =
+      (decltype(joined.v))_mm_or_si128(_mm_and_si128((__m128i)even.v, even_mask), _mm_slli_epi64((__m128i)odd.v, 32));
+}
+TIGHTWIRE_TARGET_AVX2 inline void join_even(const Lanes<std::uint32_t, 8>& even, const Lanes<std::uint32_t, 8>& odd,
+                                            Lanes<std::uint32_t, 8>& joined) {
+  joined.v = (decltype(joined.v))_mm256_blend_epi32((__m256i)even.v, _mm256_shuffle_epi32((__m256i)odd.v, 0xa0), 0xaa);
+}
+TIGHTWIRE_TARGET_AVX512 inline void join_even(const Lanes<std::uint32_t, 16>& even, const Lanes<std::uint32_t, 16>& odd,
+                                              Lanes<std::uint32_t, 16>& joined) {
+  joined.v = (decltype(joined.v))_mm512_mask_shuffle_epi32((__m512i)even.v, 0xaaaa, (__m512i)odd.v, _MM_PERM_CCAA);
 }
 
 TIGHTWIRE_INLINE void settle(Lanes<float, 4>& x) { asm("" : "+x"(x.v)); }

@@ -149,7 +149,7 @@ struct Arithmetic<detail::SmallFloatArithmetic<Format>, W> {
     return {Format::decoded(code), code};
   }
   TIGHTWIRE_INLINE static Floats value(const Ints& codes, const Scale& scale) {
-    return Format::decoded(codes) * Floats(scale.step);
+    return detail::SmallFloatArithmetic<Format>::one_nan(Format::decoded(codes) * Floats(scale.step));
   }
   TIGHTWIRE_INLINE static Floats decoded(const Encoded& encoded, const Scale& scale) {
     return encoded.unscaled * Floats(scale.step);

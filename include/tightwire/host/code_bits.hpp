@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include <tightwire/detail/bit_fields.hpp>
+#include <tightwire/detail/digits.hpp>
 #include <tightwire/detail/hd.hpp>
 #include <tightwire/detail/pack.hpp>
-#include <tightwire/detail/trits.hpp>
 #include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
@@ -82,43 +82,56 @@ struct UnpackBits {
   }
 };
 
-/// Codes of -1, 0 and 1, of one block, five to a byte.
-struct PackTrits {
+/// Codes of one block that take `Base` values, as digits.
+template <int Base>
+struct PackDigits {
   using Job = PackJob;
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& job) {
-    constexpr int N = static_cast<int>(detail::kTritRow) / W;
-    for (std::size_t run = 0; run < job.count; run += detail::kTritRun) {
-      detail::Lanes<int, W> bytes[N];
-      for (auto& lanes : bytes) lanes = detail::Lanes<int, W>(0);
+    using D = detail::Digits<Base>;
+    constexpr int N = static_cast<int>(detail::kDigitRow) / W;
+    for (std::size_t run = 0; run < job.count; run += D::run) {
+      detail::Lanes<int, W> numbers[N];
+      for (auto& lanes : numbers) lanes = detail::Lanes<int, W>(0);
       int power = 1;
-      for (std::size_t at = run; at < std::min(run + detail::kTritRun, job.count); at += detail::kTritRow, power *= 3) {
-        alignas(16) std::byte row[detail::kTritRow] = {};
-        std::memcpy(row, job.codes + at, std::min(detail::kTritRow, job.count - at));
+      for (std::size_t at = run; at < std::min(run + D::run, job.count); at += detail::kDigitRow, power *= Base) {
+        alignas(16) std::byte row[detail::kDigitRow] = {};
+        std::memcpy(row, job.codes + at, std::min(detail::kDigitRow, job.count - at));
         detail::Lanes<int, W> codes[N];
         detail::widen_from_8(row, codes);
-        for (int k = 0; k < N; ++k) bytes[k] = bytes[k] + detail::trit_digit(codes[k]) * power;
+        for (int k = 0; k < N; ++k) numbers[k] = numbers[k] + D::digit(codes[k]) * power;
       }
-      for (auto& lanes : bytes) lanes = lanes << 24 >> 24;  // in the range that packing takes
-      detail::narrow_to_8(bytes, job.wire + run / detail::kTritsPerByte);
+      std::byte* const to = job.wire + run / D::run * D::run_bytes;
+      for (int byte = 0; byte < static_cast<int>(D::number_bytes); ++byte) {
+        detail::Lanes<int, W> bytes[N];
+        for (int k = 0; k < N; ++k) bytes[k] = numbers[k] << (24 - 8 * byte) >> 24;  // in the range that packing takes
+        detail::narrow_to_8(bytes, to + 16 * byte);
+      }
     }
   }
 };
 
-/// And back. Bytes of 243 and more are those 243 less. Writes whole rows.
-struct UnpackTrits {
+/// And back; a number too large for its digits is that number modulo a power of the base. Writes whole rows.
+template <int Base>
+struct UnpackDigits {
   using Job = UnpackJob;
   template <int W>
   TIGHTWIRE_INLINE static void run(const Job& job) {
-    constexpr int N = static_cast<int>(detail::kTritRow) / W;
-    for (std::size_t run = 0; run < job.count; run += detail::kTritRun) {
-      detail::Lanes<int, W> bytes[N], codes[N];
-      detail::widen_from_8(job.wire + run / detail::kTritsPerByte, bytes);
-      for (auto& lanes : bytes) lanes = lanes & 255;
-      for (std::size_t at = run; at < std::min(run + detail::kTritRun, job.count); at += detail::kTritRow) {
+    using D = detail::Digits<Base>;
+    constexpr int N = static_cast<int>(detail::kDigitRow) / W;
+    for (std::size_t run = 0; run < job.count; run += D::run) {
+      detail::Lanes<int, W> numbers[N], codes[N];
+      const std::byte* const from = job.wire + run / D::run * D::run_bytes;
+      detail::widen_from_8(from, numbers);
+      for (auto& lanes : numbers) lanes = lanes & 255;
+      if constexpr (D::number_bytes == 2) {
+        detail::widen_from_8(from + 16, codes);
+        for (int k = 0; k < N; ++k) numbers[k] = numbers[k] | (codes[k] & 255) << 8;
+      }
+      for (std::size_t at = run; at < std::min(run + D::run, job.count); at += detail::kDigitRow) {
         for (int k = 0; k < N; ++k) {
-          codes[k] = detail::trit_code(detail::first_digit(bytes[k]));
-          bytes[k] = detail::third(bytes[k]);
+          codes[k] = D::code(D::first(numbers[k]));
+          numbers[k] = D::rest(numbers[k]);
         }
         detail::narrow_to_8(codes, job.codes + at);
       }

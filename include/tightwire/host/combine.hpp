@@ -64,8 +64,8 @@ class Combine {
     if (has_own())
       bring(static_cast<const std::byte*>(job_.data) + begin * element_bytes(type_), count * element_bytes(type_));
     for (const Residual* const residual : {&job_.sender, &job_.owner}) {
-      bring(residual->before + begin, residual->before != nullptr ? count * sizeof(float) : 0);
-      bring(residual->bf16.before + begin, residual->in_bf16() ? count * sizeof(std::uint16_t) : 0);
+      if (residual->before != nullptr) bring(residual->before + begin, count * sizeof(float));
+      if (residual->in_bf16()) bring(residual->bf16.before + begin, count * sizeof(std::uint16_t));
     }
   }
   static void bring(const void* from, std::size_t bytes) {

@@ -15,7 +15,7 @@ inline const std::byte* codes_of(const Form& form, const Loops& loops, const std
   const std::byte* from = codes + code_bytes(form, begin);
   if (form.bits >= 8 && count % kUnit == 0) return from;
   const std::size_t bytes = count * form.code_bytes;
-  if (form.trits)
+  if (form.base != 0)
     for (std::size_t at = 0; at < count; at += form.block)
       loops.unpack({from + code_bytes(form, at), std::min(form.block, count - at), memory + at});
   else if (form.bits < 8)

@@ -16,7 +16,7 @@ namespace tightwire::host {
 /// Codecs whose Scales follow from one pass over the elements, and whose codes are of up to 8 bits each.
 template <class C>
 concept EncodesInOneLoop =
-    BlockCodec<C> && C::bits <= 8 && !packs_trits<C> && !std::is_empty_v<typename C::Scale> && !requires {
+    BlockCodec<C> && C::bits <= 8 && base_of<C> == 0 && !std::is_empty_v<typename C::Scale> && !requires {
   C::Stat::moment(1.0f, 1.0f);
 }
 &&!requires(typename C::Stat stat) { C::fit(stat, 0u, 0u); };

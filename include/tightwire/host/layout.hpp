@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include <tightwire/codec/concept.hpp>
-#include <tightwire/detail/trits.hpp>
+#include <tightwire/detail/digits.hpp>
 #include <tightwire/host/loops.hpp>
 
 namespace tightwire::host {
@@ -13,8 +13,9 @@ namespace tightwire::host {
 constexpr std::size_t align_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 /// On the wire.
 constexpr std::size_t code_bytes(const Form& form, std::size_t count) {
-  if (!form.trits) return (count * form.bits + 7) / 8;
-  return count / form.block * detail::trit_bytes(form.block) + detail::trit_bytes(count % form.block);
+  if (form.base == 0) return (count * form.bits + 7) / 8;
+  return count / form.block * detail::digit_bytes(form.base, form.block) +
+         detail::digit_bytes(form.base, count % form.block);
 }
 
 template <class T>
@@ -34,7 +35,7 @@ constexpr Form form(const C& codec, std::size_t rotated = 1) {
   const auto part = static_cast<std::size_t>(part_of(codec));
   const std::size_t tile = grain * std::max<std::size_t>(1, kTile / grain);
   return {.bits = static_cast<std::size_t>(C::bits),
-          .trits = packs_trits<C>,
+          .base = base_of<C>,
           .code_bytes = kCodeBytes<C>,
           .param_bytes = kParamBytes<C>,
           .shared_bytes = kSharedBytes<C>,

@@ -24,7 +24,7 @@ inline constexpr std::size_t kMostSources = 4;
 /// What the loops and the code around them must know of a codec.
 struct Form {
   std::size_t bits;          ///< of a code on the wire
-  bool trits;                ///< codes are five to a byte instead
+  int base;                  ///< not 0: codes take as many values, and are digits instead
   std::size_t code_bytes;    ///< of a code between the loops: 1, 2 or 4
   std::size_t param_bytes;   ///< per part on the wire
   std::size_t shared_bytes;  ///< per block on the wire, before the Params of its parts

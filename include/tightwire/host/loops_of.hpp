@@ -48,9 +48,9 @@ Loops loops_of(Level level) {
     if (level == Level::avx512) loops.encode_tiles = &run_avx512<EncodeTiles<C>>;
     if (level == Level::avx2) loops.encode_tiles = &run_avx2<EncodeTiles<C>>;
   }
-  if constexpr (packs_trits<C>) {
-    loops.pack = at<PackTrits>(level);
-    loops.unpack = at<UnpackTrits>(level);
+  if constexpr (base_of<C> != 0) {
+    loops.pack = at<PackDigits<base_of<C>>>(level);
+    loops.unpack = at<UnpackDigits<base_of<C>>>(level);
   } else if constexpr (C::bits < 8) {
     loops.pack = at<PackBits<C::bits>>(level);
     loops.unpack = at<UnpackBits<C::bits>>(level);

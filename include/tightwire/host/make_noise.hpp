@@ -5,6 +5,7 @@
 
 #include <tightwire/detail/lanes.hpp>
 #include <tightwire/host/dispatch.hpp>
+#include <tightwire/host/loops.hpp>
 #include <tightwire/noise.hpp>
 
 namespace tightwire::host {
@@ -30,63 +31,87 @@ struct MakeNoise {
   TIGHTWIRE_INLINE static void run(const Job& job) {
     // Two at a time, since each waits for its own multiplications.
     constexpr int kSets = static_cast<int>(detail::kNoiseCalls) / W > 1 ? 1 : 2;
+    Keys<W> keys;
+    std::uint32_t key0 = detail::noise_key(*job.noise, 0), key1 = detail::noise_key(*job.noise, 1);
+    for (auto& [of_first, of_second] : keys) {
+      of_first = detail::Lanes<std::uint32_t, W>(key0);
+      of_second = detail::Lanes<std::uint32_t, W>(key1);
+      key0 += detail::Philox::weyl[0];
+      key1 += detail::Philox::weyl[1];
+    }
     std::size_t g = 0;
-    for (; g + kSets <= job.groups; g += kSets) groups<W, kSets>(job, g);
-    for (; g < job.groups; ++g) groups<W, 1>(job, g);
+    for (; g + kSets <= job.groups; g += kSets) groups<W, kSets>(job, keys, g);
+    for (; g < job.groups; ++g) groups<W, 1>(job, keys, g);
   }
 
  private:
+  /// Of the rounds, in memory: there are more than registers.
   template <int W>
-  TIGHTWIRE_INLINE static detail::Lanes<T, W> number(const detail::Lanes<int, W>& bits) {
-    if constexpr (std::is_same_v<T, float>)
-      return detail::centered(bits);
-    else
-      return bits;
+  using Keys = detail::Lanes<std::uint32_t, W>[detail::Philox::rounds][2];
+
+  /// The lower halves of words, and the upper ones.
+  template <int W>
+  TIGHTWIRE_INLINE static void store(const detail::Lanes<std::uint32_t, W>& words, T* lower, T* upper) {
+    using Words = detail::Lanes<std::uint32_t, W>;
+    if constexpr (std::is_same_v<T, float>) {
+      // detail::centered: as a fraction of 1 to 2, in an instruction less than by a conversion.
+      const Words fraction(0x7fff80u), one(detail::to_bits(1.0f));
+      const detail::Lanes<float, W> middle(1.5f - 0x1p-17f);
+      (from_bits((words << 7 & fraction) | one) - middle).store(lower);
+      (from_bits((words >> 9 & fraction) | one) - middle).store(upper);
+    } else {
+      (words & Words(0xffffu)).store(lower);
+      (words >> 16).store(upper);
+    }
   }
   template <int W, int Sets>
-  TIGHTWIRE_INLINE static void groups(const Job& job, std::size_t g) {
+  TIGHTWIRE_INLINE static void groups(const Job& job, const Keys<W>& keys, std::size_t g) {
     using Words = detail::Lanes<std::uint32_t, W>;
     const Noise& noise = *job.noise;
     const std::uint64_t call = (job.first + g) * detail::kNoiseCalls;
     Words lane;
     for (int i = 0; i < W; ++i) lane.v[i] = static_cast<std::uint32_t>(i);
     for (int at = 0; at < static_cast<int>(detail::kNoiseCalls); at += W) {
-      for (int line = 0; line < 8 * Sets * W / 16; ++line) {
-        const std::size_t element = g * detail::kNoiseGroup + static_cast<std::size_t>(8 * Sets * at + 16 * line);
-        if (job.ahead.x != nullptr) detail::prefetch(job.ahead.x + element);
-        if (job.ahead.added != nullptr) detail::prefetch(job.ahead.added + element);
+      const std::size_t element = g * detail::kNoiseGroup + static_cast<std::size_t>(8 * Sets * at);
+      for (const float* const from : {job.ahead.x, job.ahead.added}) {
+        if (from == nullptr) continue;
+        const float* const line = in_register(from + element);
+        TIGHTWIRE_UNROLL(16)
+        for (int k = 0; k < 8 * Sets * W / 16; ++k) detail::prefetch(line + 16 * k);
       }
-      Words c[Sets][4];
-      for (int set = 0; set < Sets; ++set) {
-        const std::uint64_t first = call + static_cast<std::uint64_t>(set) * detail::kNoiseCalls;
-        c[set][0] = lane + Words(static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(at));
-        c[set][1] = Words(static_cast<std::uint32_t>(first >> 32));
-        c[set][2] = Words(noise.use);
-        c[set][3] = Words(noise.parameter);
+      // Even calls and odd ones apart, each in the even elements of a register: what multiplication leaves in the odd
+      // ones it does not look at in the next round.
+      Words c[2 * Sets][4];
+      for (int half = 0; half < 2 * Sets; ++half) {
+        const std::uint64_t first = call + static_cast<std::uint64_t>(half / 2) * detail::kNoiseCalls;
+        c[half][0] = lane + Words(static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(at + half % 2));
+        c[half][1] = Words(static_cast<std::uint32_t>(first >> 32));
+        c[half][2] = Words(noise.use);
+        c[half][3] = Words(noise.parameter);
       }
-      std::uint32_t key0 = detail::noise_key(noise, 0), key1 = detail::noise_key(noise, 1);
       TIGHTWIRE_UNROLL(10)
       for (int round = 0; round < detail::Philox::rounds; ++round) {
-        TIGHTWIRE_UNROLL(2)
-        for (int set = 0; set < Sets; ++set) {
-          Words high_a, low_a, high_b, low_b;
-          multiply_wide(c[set][0], detail::Philox::multipliers[0], high_a, low_a);
-          multiply_wide(c[set][2], detail::Philox::multipliers[1], high_b, low_b);
-          c[set][0] = high_b ^ c[set][1] ^ Words(key0);
-          c[set][1] = low_b;
-          c[set][2] = high_a ^ c[set][3] ^ Words(key1);
-          c[set][3] = low_a;
+        TIGHTWIRE_UNROLL(4)
+        for (int half = 0; half < 2 * Sets; ++half) {
+          Words a, b, high_a, high_b;
+          multiply_even(c[half][0], detail::Philox::multipliers[0], a);
+          multiply_even(c[half][2], detail::Philox::multipliers[1], b);
+          odd_to_even(a, high_a);
+          odd_to_even(b, high_b);
+          c[half][0] = high_b ^ c[half][1] ^ keys[round][0];
+          c[half][1] = b;
+          c[half][2] = high_a ^ c[half][3] ^ keys[round][1];
+          c[half][3] = a;
         }
-        key0 += detail::Philox::weyl[0];
-        key1 += detail::Philox::weyl[1];
       }
       TIGHTWIRE_UNROLL(2)
       for (int set = 0; set < Sets; ++set) {
         T* out = job.out + (g + static_cast<std::size_t>(set)) * detail::kNoiseGroup + at;
         TIGHTWIRE_UNROLL(4)
         for (int word = 0; word < 4; ++word) {
-          number(as_int(c[set][word] & Words(0xffffu))).store(out + 16 * word);
-          number(as_int(c[set][word] >> 16)).store(out + 64 + 16 * word);
+          Words all;
+          join_even(c[2 * set][word], c[2 * set + 1][word], all);
+          store(all, out + 16 * word, out + 64 + 16 * word);
         }
       }
     }

@@ -37,26 +37,46 @@ class Rotation {
   void inverse(Level level, float* x, std::size_t count) const { transform(level, x, count, false); }
 
  private:
+  struct TransformJob {
+    float* x;
+    std::size_t count;  ///< of whole blocks
+    std::size_t size;   ///< of a block
+    const float* signs;
+    float scale;
+  };
+  template <bool Forward>
   struct Transform {
-    struct Job {
-      float* x;
-      std::size_t count;  ///< a power of two
-      const float* signs;
-      float scale;
-      bool forward;
-    };
+    using Job = TransformJob;
     template <int W>
-    TIGHTWIRE_INLINE static void run(const Job& job) {
+    TIGHTWIRE_INLINE static void run(const Job& given) {
       using Floats = detail::Lanes<float, W>;
-      for (std::size_t i = 0; i < job.count; i += W) {
-        Floats x = Floats::load(job.x + i) * Floats(job.scale);
-        if (job.forward) x = x * Floats::load(job.signs + i);
-        x.store(job.x + i);
+      const Job job{in_register(given.x), in_register(given.count), in_register(given.size), in_register(given.signs),
+                    given.scale};
+      const auto before = [&](std::size_t i, Floats& x) TIGHTWIRE_LAMBDA_INLINE {
+        x = x * Floats(job.scale);
+        if constexpr (Forward) x = x * Floats::load(job.signs + i);
+      };
+      const auto after = [&](std::size_t i, Floats& x) TIGHTWIRE_LAMBDA_INLINE {
+        if constexpr (!Forward) x = x * Floats::load(job.signs + i);
+      };
+      for (float* x = job.x; x < job.x + job.count; x += job.size) {
+        if (job.size == 2 * W) {  // in registers
+          Floats a = Floats::load(x), b = Floats::load(x + W);
+          before(0, a), before(W, b);
+          detail::butterflies(a), detail::butterflies(b);
+          Floats sum = a + b, difference = a - b;
+          after(0, sum), after(W, difference);
+          sum.store(x), difference.store(x + W);
+          continue;
+        }
+        detail::walsh_hadamard<W>(x, job.size, before);
+        if constexpr (Forward) continue;
+        for (std::size_t i = 0; i < job.size; i += W) {
+          Floats v = Floats::load(x + i);
+          after(i, v);
+          v.store(x + i);
+        }
       }
-      detail::walsh_hadamard<W>(job.x, job.count);
-      if (job.forward) return;
-      for (std::size_t i = 0; i < job.count; i += W)
-        (Floats::load(job.x + i) * Floats::load(job.signs + i)).store(job.x + i);
     }
   };
 
@@ -70,8 +90,10 @@ class Rotation {
   void transform(Level level, float* x, std::size_t count, bool forward) const {
     for (std::size_t at = 0; count - at >= 16;) {
       const std::size_t size = std::min(signs_.size(), std::bit_floor(count - at));
-      run<Transform>(level, {x + at, size, signs_.data(), scale(size, forward), forward});
-      at += size;
+      const std::size_t whole = size == signs_.size() ? (count - at) / size * size : size;
+      const TransformJob job{x + at, whole, size, signs_.data(), scale(size, forward)};
+      forward ? run<Transform<true>>(level, job) : run<Transform<false>>(level, job);
+      at += whole;
     }
   }
 

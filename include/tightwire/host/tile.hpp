@@ -214,7 +214,7 @@ class TileWriter {
     }
   }
   void pack(std::size_t count, std::byte* to) const {
-    const std::size_t step = form_.trits ? form_.block : count;
+    const std::size_t step = form_.base != 0 ? form_.block : count;
     for (std::size_t at = 0; at < count; at += step)
       loops_.pack({codes_ + at, std::min(step, count - at), to + code_bytes(form_, at)});
   }

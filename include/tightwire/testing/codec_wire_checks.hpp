@@ -42,7 +42,10 @@ inline void check_wire_size(const Subject& subject) {
     const std::size_t blocks = count / block + (count % block != 0 ? 1 : 0);
     const std::size_t parts = count / subject.part + (count % subject.part != 0 ? 1 : 0);
     const std::size_t params = (blocks * subject.shared_bytes + parts * subject.param_bytes + 15) / 16 * 16;
-    if (subject.trits) return params + (count / block * ((block + 79) / 80) + (count % block + 79) / 80) * 16;
+    if (subject.base != 0) {
+      const std::size_t run = subject.base == 6 ? 48 : 80, run_bytes = subject.base == 9 ? 32 : 16;
+      return params + (count / block * ((block + run - 1) / run) + (count % block + run - 1) / run) * run_bytes;
+    }
     const std::size_t bits = count * static_cast<std::size_t>(subject.bits);
     return params + (bits + 127) / 128 * 16;
   };

@@ -62,7 +62,8 @@ class NaiveCodec final : public ReferenceCodec {
   explicit NaiveCodec(int block) { codec_.block = block; }
 
   std::size_t wire_bytes(std::size_t count) const override {
-    if constexpr (packs_trits<C>) return codes_at(count) + (count == 0 ? 0 : trit_at(count - 1).byte / 16 * 16 + 16);
+    if constexpr (base_of<C> != 0)
+      return codes_at(count) + (count == 0 ? 0 : (digit_at(count - 1).byte / kRunBytes + 1) * kRunBytes);
     return codes_at(count) + (count * kBits + 127) / 128 * 16;
   }
 
@@ -170,25 +171,31 @@ class NaiveCodec final : public ReferenceCodec {
   static constexpr std::size_t kStride = kBits >= 8 ? 8 : 1;
   static constexpr unsigned kMask = (1u << kStride) - 1;
 
-  /// Of five codes to a byte: which byte behind the Params has that of element `i`, and 3 to the power of its place
-  /// there.
-  struct TritAt {
+  /// Of codes that are digits: which byte behind the Params is the low one of the number that has that of element `i`
+  /// (a high one is 16 further), and the base to the power of its place there.
+  struct DigitAt {
     std::size_t byte;
     unsigned power;
   };
-  TritAt trit_at(std::size_t i) const {
-    const std::size_t within = i % block(), bytes_of_block = (block() + 79) / 80 * 16;
+  static constexpr unsigned kBase = static_cast<unsigned>(base_of<C>);
+  static constexpr std::size_t kRun = kBase == 6 ? 48 : 80, kRunBytes = kBase == 9 ? 32 : 16;
+  DigitAt digit_at(std::size_t i) const {
+    const std::size_t within = i % block(), bytes_of_block = (block() + kRun - 1) / kRun * kRunBytes;
     unsigned power = 1;
-    for (std::size_t place = within % 80 / 16; place > 0; --place) power *= 3;
-    return {i / block() * bytes_of_block + within / 80 * 16 + within % 16, power};
+    for (std::size_t place = within % kRun / 16; place > 0; --place) power *= kBase;
+    return {i / block() * bytes_of_block + within / kRun * kRunBytes + within % 16, power};
+  }
+  unsigned number_at(std::span<const std::byte> wire, std::size_t at) const {
+    return std::to_integer<unsigned>(wire[at]) + (kBase == 9 ? 256 * std::to_integer<unsigned>(wire[at + 16]) : 0);
   }
 
   void put(std::vector<std::byte>& wire, std::size_t count, std::size_t i, int code) const {
-    if constexpr (packs_trits<C>) {
-      const auto [at, power] = trit_at(i);
-      std::byte& byte = wire[codes_at(count) + at];
-      byte =
-          static_cast<std::byte>(std::to_integer<unsigned>(byte) + power * static_cast<unsigned>(code < 0 ? 2 : code));
+    if constexpr (base_of<C> != 0) {
+      const auto [behind, power] = digit_at(i);
+      const std::size_t at = codes_at(count) + behind;
+      const unsigned number = number_at(wire, at) + power * static_cast<unsigned>(code < 0 ? code + base_of<C> : code);
+      wire[at] = static_cast<std::byte>(number);
+      if constexpr (kBase == 9) wire[at + 16] = static_cast<std::byte>(number >> 8);
       return;
     }
     for (std::size_t bit = 0; bit < kBits; bit += kStride) {
@@ -197,10 +204,10 @@ class NaiveCodec final : public ReferenceCodec {
     }
   }
   int get(std::span<const std::byte> wire, std::size_t count, std::size_t i) const {
-    if constexpr (packs_trits<C>) {
-      const auto [at, power] = trit_at(i);
-      const unsigned digit = std::to_integer<unsigned>(wire[codes_at(count) + at]) / power % 3;
-      return digit == 2 ? -1 : static_cast<int>(digit);
+    if constexpr (base_of<C> != 0) {
+      const auto [behind, power] = digit_at(i);
+      const auto digit = static_cast<int>(number_at(wire, codes_at(count) + behind) / power % kBase);
+      return digit > (base_of<C> - 1) / 2 ? digit - base_of<C> : digit;
     }
     unsigned code = 0;
     for (std::size_t bit = 0; bit < kBits; bit += kStride) {
@@ -284,7 +291,7 @@ inline CombineOutput reference_combine(const ReferenceCodec& codec, const Combin
 struct Subject {
   std::string name;
   int bits = 0;
-  bool trits = false;            ///< five codes to a byte
+  int base = 0;                  ///< not 0: codes take as many values, and are digits
   std::size_t param_bytes = 0;   ///< per part
   std::size_t shared_bytes = 0;  ///< per block
   std::size_t part = 0;          ///< elements
@@ -309,7 +316,7 @@ Subject subject() {
   Subject s;
   s.name = std::string(C::name);
   s.bits = C::bits;
-  s.trits = packs_trits<C>;
+  s.base = base_of<C>;
   s.param_bytes = host::kParamBytes<C>;
   s.shared_bytes = host::kSharedBytes<C>;
   s.part = static_cast<std::size_t>(part_of(C{}));
