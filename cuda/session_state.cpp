@@ -51,6 +51,7 @@ void Session::State::check(OnDevice& bucket) {
   closing([&] {
     channel_->check();
     if (!bucket.used || !bucket.done.reached(transport_->rank())) return;
+    channel_->check();  // frames of a round that was given up since are none
     check_report(bucket, bucket.exchange->report());
     if (bucket.drawn) check_report(bucket, bucket.drawn->report());
     for (const OnDevice::Hosted& each : bucket.hosted)
