@@ -36,7 +36,7 @@ SparseExchange::SparseExchange(const sparse::Plan& plan, FrameIdentity identity,
       ranks_(static_cast<std::size_t>(plan.ranks)),
       ranges_(plan.elements(), two_shot() ? ranks_ : 1),
       pieces_(two_shot() ? ranks_ : 1),
-      choice_(plan, place.momentum, place.rank, place.timeout),
+      choice_(plan, place.momentum, place.rank, place.copies, place.timeout),
       changes_(expected_changes(plan), place.rank),
       sums_(plan, divisor) {
   cut_pieces();
@@ -246,6 +246,12 @@ void SparseExchange::keep(const sparse::Piece& piece, sparse::IndexForm form, co
   if (lossless && form != sparse::IndexForm::all) return;  // they were taken out when they were chosen
   for (std::size_t i = 0; i < sent.size(); ++i)
     changes_.add(ElementChanges::Kind::residual, piece.parameter, piece.begin + entries.indices[i],
+  if (choices_[plan_.group_of[piece.parameter]].everything) {
+    entries.resize(piece.count);
+    std::iota(entries.indices.begin(), entries.indices.end(), 0u);
+    choice_.read_all(piece, entries.values);
+    return;
+  }
                  std::isfinite(sent[i]) ? tightwire::detail::to_bits(entries.values[i] - sent[i]) : kUndoneBits);
   if (input_.momenta.empty() || masks(piece.parameter)) return;
   for (std::size_t i = 0; i < sent.size(); ++i)

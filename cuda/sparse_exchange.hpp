@@ -34,6 +34,7 @@ class SparseExchange final : public HostedExchange {
     MomentumOnDevice momentum = {};
   };
   /// The plan must outlive it. Takes memory of the current device.
+    Stream copies;  ///< of what the host asks for
   SparseExchange(const sparse::Plan& plan, FrameIdentity identity, float divisor, const Place& place);
 
   /// Puts the choice on its stream.
@@ -54,7 +55,7 @@ class SparseExchange final : public HostedExchange {
   // For the writer of sections, and for the sums.
 
   bool has_residual(std::size_t parameter) const { return static_cast<bool>(input_.senders[parameter]); }
-  void take_all(const sparse::Piece& piece, sparse::Entries& entries);
+  void take_all(const sparse::Piece& piece, sparse::Entries& entries);  // waits for a copy, but where all are chosen
   void keep(const sparse::Piece& piece, sparse::IndexForm form, const sparse::Entries& entries,
             std::span<const float> sent);
   void were_sent(const sparse::Piece& piece, const sparse::Entries& entries) const;
