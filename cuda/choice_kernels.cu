@@ -1,11 +1,7 @@
-#include <cuda_runtime_api.h>
-
-#include <string>
-
 #include <tightwire/cuda/access.cuh>
-#include <tightwire/cuda/error.cuh>
 
 #include "choice_kernels.hpp"
+#include "kernel_launch.cuh"
 
 namespace tightwire::cuda::detail {
 namespace {
@@ -316,43 +312,34 @@ __global__ void apply_momentum_kernel(const __grid_constant__ MomentumJob job) {
     store_any(job.data + 2 * i, static_cast<std::uint16_t>(narrowed(job.type, x)));
 }
 
-std::string text(int rank) { return "the largest elements on rank " + std::to_string(rank); }
-
-template <class Job>
-void launch(const char* what, void (*kernel)(Job), Job job, std::uint64_t blocks, int rank, Stream stream) {
-  if (blocks == 0) return;
-  void* arguments[] = {&job};
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)),
-                         dim3(kChoiceThreads), arguments, 0, stream),
-        "cudaLaunchKernel", what, text(rank));
-}
-template <class Job>
-void load(void (*kernel)(Job), int rank) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
-        text(rank));
-}
+Subject of(int rank) { return {"the largest elements", rank}; }
 
 }  // namespace
 
 void load_choice_kernels(int rank) {
-  load(count_chosen_kernel, rank);
-  load(pick_chosen_kernel, rank);
-  load(sample_chosen_kernel, rank);
-  load(found_chosen_kernel, rank);
-  load(settle_chosen_kernel, rank);
-  load(tile_chosen_kernel, rank);
-  load(sum_chosen_kernel, rank);
-  load(take_chosen_kernel, rank);
-  load(change_chosen_kernel, rank);
-  load(apply_momentum_kernel, rank);
+  load(count_chosen_kernel, of(rank));
+  load(pick_chosen_kernel, of(rank));
+  load(sample_chosen_kernel, of(rank));
+  load(found_chosen_kernel, of(rank));
+  load(settle_chosen_kernel, of(rank));
+  load(tile_chosen_kernel, of(rank));
+  load(sum_chosen_kernel, of(rank));
+  load(take_chosen_kernel, of(rank));
+  load(change_chosen_kernel, of(rank));
+  load(apply_momentum_kernel, of(rank));
 }
 namespace {
 
+/// So many blocks.
+LaunchSize blocks(std::uint64_t count) { return {count, kChoiceThreads}; }
+/// A thread for each of so many.
+LaunchSize threads(std::uint64_t count) { return blocks((count + kChoiceThreads - 1) / kChoiceThreads); }
+
 void find_digit(const ChoiceTable& table, int pass, int rank, Stream stream) {
   const Pass job{table, choice_shift(pass), pass == 0};
-  launch("counting digits", count_chosen_kernel, job, pass == 0 ? table.all_chunks : table.chunks, rank, stream);
-  launch("picking a digit", pick_chosen_kernel, job, table.group_count, rank, stream);
+  launch("counting digits", count_chosen_kernel, job, blocks(pass == 0 ? table.all_chunks : table.chunks), of(rank),
+         stream);
+  launch("picking a digit", pick_chosen_kernel, job, blocks(table.group_count), of(rank), stream);
 }
 
 }  // namespace
@@ -360,23 +347,22 @@ void find_digit(const ChoiceTable& table, int pass, int rank, Stream stream) {
 void choose_largest(const ChoiceTable& table, const ChoiceTable& samples, int rank, Stream stream) {
   find_digit(table, 0, rank, stream);
   if (samples.group_count != 0) {
-    launch("sampling", sample_chosen_kernel, table, table.source_count, rank, stream);
+    launch("sampling", sample_chosen_kernel, table, blocks(table.source_count), of(rank), stream);
     for (int pass = 0; pass < kChoicePasses; ++pass) find_digit(samples, pass, rank, stream);
-    launch("counting what is found", found_chosen_kernel, table, table.chunks, rank, stream);
-    launch("settling it", settle_chosen_kernel, table, table.group_count, rank, stream);
+    launch("counting what is found", found_chosen_kernel, table, blocks(table.chunks), of(rank), stream);
+    launch("settling it", settle_chosen_kernel, table, blocks(table.group_count), of(rank), stream);
   }
   for (int pass = 1; pass < kChoicePasses; ++pass) find_digit(table, pass, rank, stream);
-  launch("counting tiles", tile_chosen_kernel, table, table.tiles, rank, stream);
-  launch("adding up tiles", sum_chosen_kernel, table, table.group_count, rank, stream);
-  launch("taking them", take_chosen_kernel, table, table.tiles, rank, stream);
+  launch("counting tiles", tile_chosen_kernel, table, blocks(table.tiles), of(rank), stream);
+  launch("adding up tiles", sum_chosen_kernel, table, blocks(table.group_count), of(rank), stream);
+  launch("taking them", take_chosen_kernel, table, blocks(table.tiles), of(rank), stream);
 }
 void change_elements(const ChangeJob& job, int rank, Stream stream) {
-  launch("changing elements", change_chosen_kernel, job, (job.end - job.begin + kChoiceThreads - 1) / kChoiceThreads,
-         rank, stream);
+  launch("changing elements", change_chosen_kernel, job, threads(job.end - job.begin), of(rank), stream);
 }
 
 void apply_momentum(const MomentumJob& job, int rank, Stream stream) {
-  launch("momentum", apply_momentum_kernel, job, (job.count + kChoiceThreads - 1) / kChoiceThreads, rank, stream);
+  launch("momentum", apply_momentum_kernel, job, threads(job.count), of(rank), stream);
 }
 
 }  // namespace tightwire::cuda::detail

@@ -24,15 +24,21 @@ std::size_t least_found(std::size_t k) {
   return found;
 }
 
+/// In the first steps, if ever: no later one chooses more.
+bool may_send_everything(const sparse::Plan& plan, const sparse::Group& group) {
+  return plan.parameters[group.parameters.front()].settings.chosen(group.elements, 0) == group.elements;
+}
+
 }  // namespace
 
-DeviceChoice::DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank,
+DeviceChoice::DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank, Stream copies,
                            std::chrono::milliseconds timeout)
     : plan_(plan),
       momentum_(momentum),
       rank_(rank),
       timeout_(timeout),
-      copies_(rank),
+      all_of_(plan.parameters.size()),
+      copies_(copies),
       ended_(rank),
       groups_(plan.groups.size()),
       choices_(plan.groups.size()) {
@@ -84,6 +90,9 @@ void DeviceChoice::take_memory() {
       groups_[g].state = places.take<ChoiceState>(1);
       groups_[g].places = places.take<std::uint32_t>(room_of(plan_.groups[g], 0));
       groups_[g].values = places.take<float>(room_of(plan_.groups[g], 0));
+      if (!may_send_everything(plan_, plan_.groups[g])) continue;
+      for (const std::size_t p : plan_.groups[g].parameters)
+        all_of_[p] = places.take<std::byte>(plan_.parameters[p].count * sizeof(float));
     }
     table_pinned_ = places.take<std::byte>(table_bytes);
     return places.bytes();
@@ -114,8 +123,8 @@ void DeviceChoice::begin(const ReductionInput& input, Stream stream) {
   for (const bool everything : {false, true}) tabulate(everything);
   put_table(stream);
   choose_largest(table_, samples_, rank_, stream);
-  for (const GroupMemory& memory : groups_)
-    if (!memory.everything) bring(memory, stream);
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    groups_[g].everything ? bring_all(plan_.groups[g], stream) : bring(groups_[g], stream);
   ended_.record(stream, rank_);
 }
 
@@ -232,6 +241,13 @@ void DeviceChoice::bring(const GroupMemory& memory, Stream stream) {
   copy(memory.values, memory.on_device.values, memory.room * sizeof(float), stream);
 }
 
+void DeviceChoice::bring_all(const sparse::Group& group, Stream stream) {
+  for (const std::size_t p : group.parameters) {
+    const Sums sums = sums_of(p);
+    copy(all_of_[p], sums.data, plan_.parameters[p].count * element_bytes(sums.type), stream);
+  }
+}
+
 std::span<const sparse::Choice> DeviceChoice::read() {
   forgotten_ = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -246,20 +262,27 @@ std::span<const sparse::Choice> DeviceChoice::read() {
   return choices_;
 }
 
+DeviceChoice::Sums DeviceChoice::sums_of(std::size_t parameter) const {
+  const Residual& residual = input_.senders[parameter];
+  if (residual) return {reinterpret_cast<const std::byte*>(residual.after), ElementType::f32};
+  return {static_cast<const std::byte*>(input_.data[parameter]), plan_.parameters[parameter].type};
+}
+void DeviceChoice::read_all(const sparse::Piece& piece, std::span<float> values) const {
+  const ElementType type = sums_of(piece.parameter).type;
+  const std::byte* const from = all_of_[piece.parameter] + piece.begin * element_bytes(type);
+  host::widen(host::level(), type, from, piece.count, values.data());
+}
 void DeviceChoice::copy_all(const sparse::Piece& piece, std::span<float> values) {
-  const Residual& residual = input_.senders[piece.parameter];
-  const ElementType type = residual ? ElementType::f32 : plan_.parameters[piece.parameter].type;
-  const std::size_t bytes = piece.count * element_bytes(type);
-  const auto* const from = residual ? reinterpret_cast<const std::byte*>(residual.after)
-                                    : static_cast<const std::byte*>(input_.data[piece.parameter]);
+  const Sums sums = sums_of(piece.parameter);
+  const std::size_t bytes = piece.count * element_bytes(sums.type);
   // What was too small is kept: to free it waits for the whole device.
   if (whole_.empty() || whole_.back().size() < bytes)
     whole_.emplace_back(bytes + bytes / 2, Memory::Kind::pinned, rank_);
-  copy(whole_.back().data(), from + piece.begin * element_bytes(type), bytes, copies_.get());
-  if (!ends_by(copies_.get(), deadline_after(timeout_)))
+  copy(whole_.back().data(), sums.data + piece.begin * element_bytes(sums.type), bytes, copies_);
+  if (!ends_by(copies_, deadline_after(timeout_)))
     throw Error(Errc::timeout, "rank " + std::to_string(rank_) + ": a copy to the host was not done after " +
                                    std::to_string(timeout_.count()) + " ms");
-  host::widen(host::level(), type, whole_.back().data(), piece.count, values.data());
+  host::widen(host::level(), sums.type, whole_.back().data(), piece.count, values.data());
 }
 
 void DeviceChoice::leave_memory() noexcept {

@@ -20,8 +20,10 @@ namespace tightwire::cuda::detail {
 /// and values, of at most k elements. Takes memory of the current device.
 class DeviceChoice {
  public:
-  /// The plan must live as long. `timeout`: of a copy to the host.
-  DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank, std::chrono::milliseconds timeout);
+  /// The plan and the streams must live as long. `copies`: for what is copied when the host asks for it, within
+  /// `timeout`.
+  DeviceChoice(const sparse::Plan& plan, const MomentumOnDevice& momentum, int rank, Stream copies,
+               std::chrono::milliseconds timeout);
 
   /// Puts the choice on a stream. The input stays until it was exchanged.
   void begin(const ReductionInput& input, Stream stream);
@@ -33,8 +35,9 @@ class DeviceChoice {
   /// Elements that were not finite and not chosen, and of which no trace is left. After `read`.
   std::uint64_t forgotten() const { return forgotten_; }
 
-  /// Sums of gradient and residual, of all elements of a piece; only those that were not chosen are right. Waits for
-  /// the device. Throws Error(timeout).
+  /// Sums of gradient and residual, of all elements of a piece whose group sends everything: they came with the choice.
+  void read_all(const sparse::Piece& piece, std::span<float> values) const;
+  /// The same of another piece; only those that were not chosen are right. Waits for a copy. Throws Error(timeout).
   void copy_all(const sparse::Piece& piece, std::span<float> values);
 
   /// Bytes that came to the host so far.
@@ -57,6 +60,12 @@ class DeviceChoice {
     std::uint32_t* bins_of_sample;
     std::optional<sparse::Sample> places_of_sample;  ///< of this use
   };
+  /// Where sums of gradient and residual are, on the device.
+  struct Sums {
+    const std::byte* data;
+    ElementType type;
+  };
+  Sums sums_of(std::size_t parameter) const;
   bool samples(const sparse::Group& group) const;
   std::size_t room_of(const sparse::Group& group, std::uint64_t committed) const;
   void begin_sample(GroupMemory& memory, const sparse::Group& group);
@@ -67,6 +76,7 @@ class DeviceChoice {
   void tabulate(bool everything);
   void put_table(Stream stream);
   void bring(const GroupMemory& memory, Stream stream);
+  void bring_all(const sparse::Group& group, Stream stream);
   void copy(void* to, const void* from, std::size_t bytes, Stream stream);
 
   const sparse::Plan& plan_;
@@ -74,8 +84,9 @@ class DeviceChoice {
   int rank_;
   std::chrono::milliseconds timeout_;
   Memory on_device_, pinned_;
-  std::vector<Memory> whole_;  ///< pinned, for pieces; the last is in use
-  OwnStream copies_;
+  std::vector<Memory> whole_;       ///< pinned, for pieces; the last is in use
+  std::vector<std::byte*> all_of_;  ///< pinned, by parameter: all its sums; null where everything is never sent
+  Stream copies_;
   Event ended_;
   std::vector<GroupMemory> groups_;
   ChoiceTable table_{}, samples_{};

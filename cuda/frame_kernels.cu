@@ -1,8 +1,6 @@
-#include <cuda_runtime_api.h>
-
-#include <tightwire/cuda/error.cuh>
 
 #include "frame_kernels.hpp"
+#include "kernel_launch.cuh"
 
 namespace tightwire::cuda::detail {
 namespace {
@@ -71,31 +69,19 @@ __global__ void check_frames_kernel(const __grid_constant__ CheckJob job) {
     job.report->nonfinite += sum;
 }
 
-template <class Job>
-void launch(const char* what, void (*kernel)(Job), Job job, unsigned threads, int rank, Stream stream) {
-  void* arguments[] = {&job};
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(threads), arguments, 0, stream),
-        "cudaLaunchKernel", what, "the headers of rank " + std::to_string(rank));
-}
-
-template <class Job>
-void load(void (*kernel)(Job), int rank) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
-        "the headers of rank " + std::to_string(rank));
-}
+Subject of(int rank) { return {"headers", rank}; }
 
 }  // namespace
 
 void load_frame_kernels(int rank) {
-  load(begin_frames_kernel, rank);
-  load(check_frames_kernel, rank);
+  load(begin_frames_kernel, of(rank));
+  load(check_frames_kernel, of(rank));
 }
 void begin_frames(const BeginJob& job, int rank, Stream stream) {
-  launch("begin_frames", begin_frames_kernel, job, 64, rank, stream);
+  launch("begin_frames", begin_frames_kernel, job, {1, 64}, of(rank), stream);
 }
 void check_frames(const CheckJob& job, int rank, Stream stream) {
-  launch("check_frames", check_frames_kernel, job, (job.ranks + 31) / 32 * 32, rank, stream);
+  launch("check_frames", check_frames_kernel, job, {1, (job.ranks + 31) / 32 * 32}, of(rank), stream);
 }
 
 }  // namespace tightwire::cuda::detail

@@ -47,14 +47,16 @@ class HostMessages final : public tightwire::Transport {
   }
 
   Ticket post(std::span<const Message> round) override {
-    Round mine;
+    Round filling;
     for (const Message& message : round) {
-      mine.messages.push_back(message);
-      mine.places.push_back(mine.bytes);
-      mine.bytes += (message.bytes + 255) / 256 * 256;
+      filling.messages.push_back(message);
+      filling.places.push_back(filling.bytes);
+      filling.bytes += (message.bytes + 255) / 256 * 256;
       posted_bytes_ += message.bytes;
     }
-    take_memory(mine);
+    take_memory(filling);
+    // Kept from here on, whatever is thrown: what was put on the stream uses its memory.
+    const Round& mine = rounds_.emplace(++last_, std::move(filling)).first->second;
     std::vector<Message> messages;
     for (std::size_t i = 0; i < round.size(); ++i) {
       messages.push_back(round[i]);
@@ -66,7 +68,6 @@ class HostMessages final : public tightwire::Transport {
     device_.post(messages, stream_);
     for (std::size_t i = 0; i < round.size(); ++i)
       if (round[i].kind == Message::Kind::receive) copy(mine, i, cudaMemcpyDeviceToHost);
-    rounds_.emplace(++last_, std::move(mine));
     return last_;
   }
 
@@ -77,6 +78,7 @@ class HostMessages final : public tightwire::Transport {
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status == cudaErrorNotReady) return false;
     require(status, "cudaStreamQuery", rank());
+    device_.check();  // a round that was given up since has ended, too, and brought nothing
     const Round& round = found->second;
     for (std::size_t i = 0; i < round.messages.size(); ++i)
       if (const Message& message = round.messages[i]; message.kind == Message::Kind::receive)

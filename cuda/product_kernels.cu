@@ -1,10 +1,6 @@
-#include <cuda_runtime_api.h>
-
-#include <string>
-
 #include <tightwire/cuda/access.cuh>
-#include <tightwire/cuda/error.cuh>
 
+#include "kernel_launch.cuh"
 #include "product_kernels.hpp"
 
 namespace tightwire::cuda::detail {
@@ -323,51 +319,36 @@ __global__ void __launch_bounds__(kThreadsWrite) write_product_kernel(const __gr
   if (overflows != 0) atomicAdd(job.overflows, static_cast<unsigned long long>(overflows));
 }
 
-std::string text(int rank) { return "factors on rank " + std::to_string(rank); }
-
-template <class Job>
-void launch(const char* what, void (*kernel)(Job), Job job, std::uint64_t blocks, unsigned threads, int rank,
-            Stream stream) {
-  void* arguments[] = {&job};
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(blocks)), dim3(threads),
-                         arguments, 0, stream),
-        "cudaLaunchKernel", what, text(rank));
-}
-template <class Job>
-void load(void (*kernel)(Job), int rank) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
-        text(rank));
-}
+Subject of(int rank) { return {"factors", rank}; }
 
 }  // namespace
 
 void load_product_kernels(int rank) {
-  load(left_product_kernel, rank);
-  load(add_product_kernel, rank);
-  load(right_product_kernel, rank);
-  load(write_product_kernel, rank);
+  load(left_product_kernel, of(rank));
+  load(add_product_kernel, of(rank));
+  load(right_product_kernel, of(rank));
+  load(write_product_kernel, of(rank));
 }
 
 void multiply_left(const LeftProductJob& job, int rank, Stream stream) {
   LeftProductJob first = job;
   const std::uint64_t blocks = blocks_of(job.columns);
   if (blocks == 1) first.partial = job.product;
-  launch("the left factor", left_product_kernel, first, (job.rows + kRowsLeft - 1) / kRowsLeft * blocks, kThreadsLeft,
-         rank, stream);
+  launch("the left factor", left_product_kernel, first, {(job.rows + kRowsLeft - 1) / kRowsLeft * blocks, kThreadsLeft},
+         of(rank), stream);
   if (blocks == 1 || job.rank == 0) return;
   const AddProducts sum{job.partial, job.product, job.rows * job.rank, blocks};
-  launch("adding up the left factor", add_product_kernel, sum, (sum.count + kThreadsLeft - 1) / kThreadsLeft,
-         kThreadsLeft, rank, stream);
+  launch("adding up the left factor", add_product_kernel, sum,
+         {(sum.count + kThreadsLeft - 1) / kThreadsLeft, kThreadsLeft}, of(rank), stream);
 }
 void multiply_right(const RightProductJob& job, int rank, Stream stream) {
-  launch("the right factor", right_product_kernel, job, (job.columns + kColumnsRight - 1) / kColumnsRight,
-         kThreadsRight, rank, stream);
+  launch("the right factor", right_product_kernel, job,
+         {(job.columns + kColumnsRight - 1) / kColumnsRight, kThreadsRight}, of(rank), stream);
 }
 void write_product(const WriteProductJob& job, int rank, Stream stream) {
   const std::uint64_t tiles = (job.columns + kColumnsWrite - 1) / kColumnsWrite;
-  launch("writing the product", write_product_kernel, job, (job.rows + kRowsOfTile - 1) / kRowsOfTile * tiles,
-         kThreadsWrite, rank, stream);
+  launch("writing the product", write_product_kernel, job,
+         {(job.rows + kRowsOfTile - 1) / kRowsOfTile * tiles, kThreadsWrite}, of(rank), stream);
 }
 
 }  // namespace tightwire::cuda::detail

@@ -1,9 +1,7 @@
-#include <cuda_runtime_api.h>
-
 #include <tightwire/cuda/access.cuh>
-#include <tightwire/cuda/error.cuh>
 #include <tightwire/detail/philox.hpp>
 
+#include "kernel_launch.cuh"
 #include "random_kernels.hpp"
 
 namespace tightwire::cuda::detail {
@@ -104,50 +102,36 @@ __global__ void report_drawn_kernel(const __grid_constant__ ReportDrawn job) {
   *job.counter = 0;
 }
 
-template <class Job>
-void launch(const char* what, void (*kernel)(Job), Job job, std::uint64_t threads, int rank, Stream stream) {
-  if (threads == 0) return;
-  void* arguments[] = {&job};
-  const auto blocks = static_cast<unsigned>((threads + kThreadsDrawn - 1) / kThreadsDrawn);
-  check(
-      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks),
-                       dim3(threads < kThreadsDrawn ? (static_cast<unsigned>(threads) + 31) / 32 * 32 : kThreadsDrawn),
-                       arguments, 0, stream),
-      "cudaLaunchKernel", what, "elements drawn at random on rank " + std::to_string(rank));
-}
+Subject of(int rank) { return {"elements drawn at random", rank}; }
 
-template <class Job>
-void load(void (*kernel)(Job), int rank) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes", "loading",
-        "elements drawn at random on rank " + std::to_string(rank));
+/// So many, no more in a block than it takes.
+LaunchSize threads(std::uint64_t count) {
+  const bool few = count < kThreadsDrawn;
+  return {(count + kThreadsDrawn - 1) / kThreadsDrawn,
+          few ? (static_cast<unsigned>(count) + 31) / 32 * 32 : kThreadsDrawn};
 }
 
 }  // namespace
 
 void load_random_kernels(int rank) {
-  load(gather_drawn_kernel, rank);
-  load(keep_drawn_kernel, rank);
-  load(release_drawn_kernel, rank);
-  load(scatter_drawn_kernel, rank);
-  load(report_drawn_kernel, rank);
+  load(gather_drawn_kernel, of(rank));
+  load(keep_drawn_kernel, of(rank));
+  load(release_drawn_kernel, of(rank));
+  load(scatter_drawn_kernel, of(rank));
+  load(report_drawn_kernel, of(rank));
 }
 void gather_drawn(const GatherJob& job, int rank, Stream stream) {
-  launch("gather_drawn", gather_drawn_kernel, job, job.drawn.runs, rank, stream);
+  launch("gather_drawn", gather_drawn_kernel, job, threads(job.drawn.runs), of(rank), stream);
 }
 void keep_undrawn(const KeepJob& job, int rank, Stream stream) {
-  launch("keep_undrawn", keep_drawn_kernel, job, job.drawn.elements, rank, stream);
-  launch("keep_undrawn", release_drawn_kernel, job, job.drawn.runs, rank, stream);
+  launch("keep_undrawn", keep_drawn_kernel, job, threads(job.drawn.elements), of(rank), stream);
+  launch("keep_undrawn", release_drawn_kernel, job, threads(job.drawn.runs), of(rank), stream);
 }
 void scatter_drawn(const ScatterJob& job, int rank, Stream stream) {
-  launch("scatter_drawn", scatter_drawn_kernel, job, job.drawn.runs, rank, stream);
+  launch("scatter_drawn", scatter_drawn_kernel, job, threads(job.drawn.runs), of(rank), stream);
 }
 void report_drawn(unsigned long long* counter, std::uint64_t* reported, int rank, Stream stream) {
-  void (*const kernel)(ReportDrawn) = report_drawn_kernel;
-  ReportDrawn job{counter, reported};
-  void* arguments[] = {&job};
-  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(1), arguments, 0, stream),
-        "cudaLaunchKernel", "report_drawn", "elements drawn at random on rank " + std::to_string(rank));
+  launch("report_drawn", report_drawn_kernel, ReportDrawn{counter, reported}, {1, 1}, of(rank), stream);
 }
 
 }  // namespace tightwire::cuda::detail

@@ -47,7 +47,7 @@ Session::State::~State() {
   for (const Bucket& bucket : list_.buckets()) bucket.operation.reductions.clear();
 }
 void Session::State::end() noexcept {
-  if (!channel_ || !encodes_ || !exchanges_) return;
+  if (!channel_ || !copies_) return;
   try {
     const detail::OfDevice device(device_, transport_->rank());
     for (const OnDevice& bucket : on_device_)
@@ -62,7 +62,10 @@ void Session::State::end() noexcept {
 void Session::State::give_up(const char* reason) noexcept {
   channel_->abort(reason);
   const TimePoint until = deadline_after(options_.timeout);
-  if (detail::ends_by(exchanges_->get(), until) && detail::ends_by(encodes_->get(), until)) return;
+  bool ended = true;
+  for (const auto* stream : {exchanges_.get(), encodes_.get(), copies_.get()})
+    ended = ended && detail::ends_by(stream->get(), until);
+  if (ended) return;
   // To free any waits for the whole device.
   for (detail::Memory* const memory : {&residuals_, &frames_, &reports_}) memory->leave();
   for (OnDevice& bucket : on_device_) {
@@ -168,6 +171,7 @@ void Session::State::prepare(std::uint64_t fingerprint) {
   if (report_bytes != 0) std::memset(reports_.data(), 0, report_bytes);
   encodes_ = std::make_unique<detail::OwnStream>(rank);
   exchanges_ = std::make_unique<detail::OwnStream>(rank);
+  copies_ = std::make_unique<detail::OwnStream>(rank);
   std::byte* frames = frames_.data();
   for (BucketId id = 0; id < list_.buckets().size(); ++id) make_exchanges(id, fingerprint, frames);
 }
@@ -212,8 +216,8 @@ void Session::State::make_hosted_exchanges(Bucket& bucket, OnDevice& on_device, 
   if (!bucket.planned_sparse.empty())
     add(std::make_unique<detail::SparseExchange>(
             bucket.sparse_plan, identity, divisor,
-            detail::SparseExchange::Place{rank, *frames_of_host_, encodes_->get(), exchanges_->get(), options_.timeout,
-                                          momentum()}),
+            detail::SparseExchange::Place{rank, *frames_of_host_, encodes_->get(), exchanges_->get(), copies_->get(),
+                                          options_.timeout, momentum()}),
         bucket.chosen);
   if (bucket.planned_matrices.empty()) return;
   detail::LowRankExchange::Inner::Identities identities;

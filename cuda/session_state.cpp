@@ -20,6 +20,18 @@ void Session::State::require_idle(const char* call) {
     if (bucket.stage == Stage::encoded || !bucket.waited)
       throw bad(std::string(call) + ": " + bucket.name + " was started and not waited for");
 }
+void Session::State::require_not_under_way(const char* call, const OnDevice& bucket) const {
+  if (bucket.stage == Stage::encoded || !bucket.waited)
+    throw bad(std::string(call) + ": " + bucket.name + " is under way");
+}
+/// Of a bucket that is encoded: that all before it are.
+void Session::State::require_turn(const char* call, BucketId id) const {
+  BucketId missing = next_;
+  while (on_device_[missing].stage == Stage::encoded && missing != id) missing = (missing + 1) % on_device_.size();
+  if (missing != id)
+    throw bad(std::string(call) + ": " + on_device_[id].name + " is exchanged after " + on_device_[missing].name +
+              ", which was not started: buckets go in the order of their numbers");
+}
 void Session::State::require_not_captured(const char* call, Stream stream) const {
   detail::require_not_captured(stream, transport_->rank(), call, "steps differ in more than their data");
 }
@@ -51,6 +63,7 @@ void Session::State::check(OnDevice& bucket) {
   closing([&] {
     channel_->check();
     if (!bucket.used || !bucket.done.reached(transport_->rank())) return;
+    channel_->check();  // frames of a round that was given up since are none
     check_report(bucket, bucket.exchange->report());
     if (bucket.drawn) check_report(bucket, bucket.drawn->report());
     for (const OnDevice::Hosted& each : bucket.hosted)
@@ -124,7 +137,7 @@ std::uint32_t Session::State::start(BucketId id, std::span<void* const> data, St
   Bucket& bucket = list_.buckets()[id];
   OnDevice& on_device = on_device_[id];
   check(on_device);
-  if (on_device.stage == Stage::encoded || !on_device.waited) throw bad("start: " + on_device.name + " is under way");
+  require_not_under_way("start", on_device);
   require_pointers("start", bucket, on_device, data);
   std::copy(data.begin(), data.end(), bucket.pointers.begin());
   return closing([&] {
@@ -174,9 +187,9 @@ void Session::State::issue(const OnDevice* until) {
   }
 }
 
-/// Returns whether all of it is on the stream. Time counts from its turn: what the producer's stream and the rounds of
-/// earlier buckets take is not its own, and has limits of its own.
+/// Returns whether all of it is on the stream.
 bool Session::State::exchange_hosted(OnDevice& bucket, bool waits) {
+  if (waits && !bucket.has_turn) bucket.progressed = Clock::now();
   for (OnDevice::Hosted& each : bucket.hosted) {
     detail::HostedExchange& exchange = *each.exchange;
     if (exchange.finished()) continue;  // before, in this turn
@@ -187,14 +200,7 @@ bool Session::State::exchange_hosted(OnDevice& bucket, bool waits) {
       }
       if (!waits) return false;
       channel_->check();
-      if (!bucket.has_turn) {
-        bucket.has_turn = bucket.turn.reached(transport_->rank());
-        bucket.progressed = Clock::now();
-      }
-      if (Clock::now() - bucket.progressed >= options_.timeout)
-        throw Error(Errc::timeout, where() + bucket.name + ": no progress for " +
-                                       std::to_string(options_.timeout.count()) + " ms, waiting for " +
-                                       exchange.waiting_for());
+      require_progress(bucket, exchange);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     Statistics statistics = exchange.statistics();
@@ -202,6 +208,31 @@ bool Session::State::exchange_hosted(OnDevice& bucket, bool waits) {
     total_ += statistics;
   }
   return true;
+}
+/// Time counts from the turn of the bucket: what the rounds of earlier ones take is not its own, and has limits of its
+/// own. That it does not come since something was not encoded has none but this.
+void Session::State::require_progress(OnDevice& bucket, const detail::HostedExchange& exchange) {
+  const int rank = transport_->rank();
+  if (!bucket.has_turn) {
+    bucket.has_turn = bucket.turn.reached(rank);
+    const auto holds_up = [&](const OnDevice& each) {
+      const bool comes_later = each.stage == Stage::encoded && !each.on_its_way;
+      return !comes_later && !each.encoded.reached(rank);
+    };
+    if (bucket.has_turn || std::none_of(on_device_.begin(), on_device_.end(), holds_up))
+      bucket.progressed = Clock::now();
+  }
+  if (Clock::now() - bucket.progressed < options_.timeout) return;
+  std::string awaited = exchange.waiting_for();
+  if (!bucket.has_turn) {
+    const auto stands_still = [&](const OnDevice& each) { return !each.ready.reached(rank); };
+    const auto found = std::find_if(on_device_.begin(), on_device_.end(), stands_still);
+    const OnDevice* const late = stands_still(bucket) || found == on_device_.end() ? &bucket : &*found;
+    awaited = stands_still(*late) ? "the producer's stream, which did not come to the start of " + late->name
+                                  : "the device to encode";
+  }
+  throw Error(Errc::timeout, where() + bucket.name + ": no progress for " + std::to_string(options_.timeout.count()) +
+                                 " ms, waiting for " + awaited);
 }
 
 void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
@@ -212,11 +243,7 @@ void Session::State::wait(BucketId id, std::uint32_t sequence, Stream stream) {
   if (list_.buckets()[id].sequence != sequence + 1)
     throw bad("wait: " + bucket.name + " was started again after this handle was made");
   if (bucket.stage == Stage::encoded) {
-    BucketId missing = next_;
-    while (on_device_[missing].stage == Stage::encoded && missing != id) missing = (missing + 1) % on_device_.size();
-    if (missing != id)
-      throw bad("wait: " + bucket.name + " is exchanged after " + on_device_[missing].name +
-                ", which was not started: buckets go in the order of their numbers");
+    require_turn("wait", id);
     closing([&] { issue(&bucket); });
   }
   closing([&] { bucket.done.wait(stream, transport_->rank()); });
@@ -229,8 +256,7 @@ void Session::State::all_reduce(std::span<void* const> data, Stream stream) {
   if (data.size() != list_.parameters().size())
     throw bad("all_reduce: got " + std::to_string(data.size()) + " pointers for " +
               std::to_string(list_.parameters().size()) + " parameters");
-  for (const OnDevice& bucket : on_device_)
-    if (bucket.stage == Stage::encoded || !bucket.waited) throw bad("all_reduce: " + bucket.name + " is under way");
+  for (const OnDevice& bucket : on_device_) require_not_under_way("all_reduce", bucket);
   if (next_ != 0) throw bad("all_reduce: this step has started " + on_device_[next_ - 1].name + " by itself");
   for (BucketId id = 0; id < on_device_.size(); ++id) {
     Bucket& bucket = list_.buckets()[id];
@@ -247,7 +273,7 @@ void Session::State::all_reduce(std::span<void* const> data, Stream stream) {
 /// Asks again and again in place of waiting in a call of CUDA's, which would not end where a peer is lost.
 void Session::State::wait_for_streams() {
   const TimePoint until = deadline_after(options_.timeout);
-  for (const auto* stream : {encodes_.get(), exchanges_.get()})
+  for (const auto* stream : {encodes_.get(), exchanges_.get(), copies_.get()})
     while (true) {
       check();
       const cudaError_t status = cudaStreamQuery(stream->get());
@@ -262,6 +288,18 @@ void Session::State::wait_for_streams() {
 }
 void Session::State::synchronize() {
   require_sealed("synchronize");
+  OnDevice* last = nullptr;
+  for (std::size_t turn = 0; turn < on_device_.size(); ++turn) {
+    const BucketId id = (next_ + turn) % on_device_.size();
+    if (on_device_[id].stage != Stage::encoded) continue;
+    require_turn("synchronize", id);
+    last = &on_device_[id];
+  }
+  if (last != nullptr) closing([&] { issue(last); });
+  settle();
+}
+/// Waits for what is on the streams, and counts what came of it.
+void Session::State::settle() {
   closing([&] { wait_for_streams(); });
   check();
   total_.nonfinite += take_nonfinite();
@@ -280,7 +318,7 @@ std::uint64_t Session::State::take_nonfinite() {
 bool Session::State::commit() {
   require_idle("commit");
   check();
-  if (options_.nonfinite != NonFinitePolicy::propagate) synchronize();
+  if (options_.nonfinite != NonFinitePolicy::propagate) settle();
   if (options_.nonfinite == NonFinitePolicy::error && step_nonfinite_ != 0)
     throw Error(Errc::nonfinite, where() + "this step held " + std::to_string(step_nonfinite_) +
                                      " non-finite elements, counted over all ranks; roll it back");
@@ -293,6 +331,8 @@ void Session::State::rollback() {
   check();
   if (options_.error_feedback && !memory_.can_roll_back())
     throw Error(Errc::unsupported, where() + "rollback: the Session was made with rollback = false");
+  // Or what this step met would be charged to the next, by ranks that did not ask before.
+  if (options_.nonfinite != NonFinitePolicy::propagate) settle();
   end_step(false);
 }
 void Session::State::end_step(bool keep) {
@@ -308,7 +348,7 @@ void Session::State::end_step(bool keep) {
 }
 
 std::vector<float> Session::State::copy_of(ErrorMemory::Region region) {
-  synchronize();
+  settle();
   const std::span<const std::byte> on_device = memory_.committed_bytes(region);
   std::vector<float> values(on_device.size() / sizeof(float));
   detail::require(cudaMemcpy(values.data(), on_device.data(), on_device.size(), cudaMemcpyDeviceToHost), "cudaMemcpy",
@@ -323,18 +363,21 @@ std::vector<float> Session::State::sender_residual(ParameterId id) {
   require_sealed("sender_residual");
   if (id >= list_.parameters().size()) throw bad("there is no parameter " + std::to_string(id));
   const ErrorMemory::Region region = parameter_memory_[id].residual;
+  if (region == ParameterMemory::kNone) return {};
   const BucketId bucket = list_.bucket_of(id);
-  if (!list_.buckets()[bucket].matrices.positions.empty()) {
-    if (on_device_[bucket].stage == Stage::encoded || !on_device_[bucket].waited)
-      throw bad("sender_residual: " + on_device_[bucket].name + " is under way");
-    synchronize();
+  const bool has_matrices = !list_.buckets()[bucket].matrices.positions.empty();
+  if (has_matrices || !memory_.can_roll_back()) require_not_under_way("sender_residual", on_device_[bucket]);
+  if (has_matrices) {
+    settle();
     closing([&] { list_.buckets()[bucket].settle_residuals(); });
   }
-  return region == ParameterMemory::kNone ? std::vector<float>{} : copy_of(region);
+  return copy_of(region);
 }
 std::vector<float> Session::State::owner_residual(BucketId id) {
   require_sealed("owner_residual");
-  return known(id).has_owner_residual ? copy_of(known(id).owner_region) : std::vector<float>{};
+  if (!known(id).has_owner_residual) return {};
+  if (!memory_.can_roll_back()) require_not_under_way("owner_residual", on_device_[id]);
+  return copy_of(known(id).owner_region);
 }
 
 }  // namespace tightwire::cuda

@@ -99,6 +99,8 @@ class Session::State {
 
   void require_open_for(const char* call) const;
   void require_idle(const char* call);
+  void require_not_under_way(const char* call, const OnDevice& bucket) const;
+  void require_turn(const char* call, BucketId id) const;
   void require_between_steps(const char* call);
   tightwire::detail::SessionMemory memory_view() const;
   void require_pointers(const char* call, const Bucket& bucket, OnDevice& on_device, std::span<void* const> data);
@@ -118,6 +120,7 @@ class Session::State {
   void gather_momentum(const Bucket& bucket);
   void issue(const OnDevice* until = nullptr);
   bool exchange_hosted(OnDevice& bucket, bool waits);
+  void require_progress(OnDevice& bucket, const detail::HostedExchange& exchange);
   void settle_residuals();
   void check();
   void check(OnDevice& bucket);
@@ -126,6 +129,7 @@ class Session::State {
   void end_step(bool keep);
   std::vector<float> copy_of(ErrorMemory::Region region);
   void wait_for_streams();
+  void settle();
   void end() noexcept;
   void give_up(const char* reason) noexcept;
   /// An error of the device, of the transport or of a peer closes the Session, and so does a lack of memory: the other
@@ -164,8 +168,8 @@ class Session::State {
   BucketId next_ = 0;  ///< bucket to be exchanged
   bool sealed_ = false;
   std::unique_ptr<detail::HostMessages> host_;
-  std::unique_ptr<detail::OwnStream> encodes_, exchanges_;
-  std::unique_ptr<detail::HostMessages> frames_of_host_;  ///< on the stream of exchanges
+  std::unique_ptr<detail::OwnStream> encodes_, exchanges_, copies_;  ///< the last: what the host asks for
+  std::unique_ptr<detail::HostMessages> frames_of_host_;             ///< on the stream of exchanges
   detail::Memory residuals_, frames_, reports_;
   std::deque<OnDevice> on_device_;
 };

@@ -14,19 +14,25 @@ namespace {
 
 using sparse::kAnnouncement, sparse::kFrame;
 
-/// Ours into the residual, sums into the gradient, and what is given back of those that we own, which may be all. Runs
-/// of them: four in each piece of a parameter.
+/// What becomes of k chosen elements may be half as much again.
+std::size_t about(std::size_t chosen, std::size_t of) { return std::min(of, chosen + chosen / 2); }
+
+}  // namespace
+
+/// Ours into the residual, sums into the gradient, and what is given back of the range that we own. Where owners choose
+/// again, the sums are as many as a rank chose, and so are those of a range before. Runs of them: four in each piece of
+/// a parameter.
 std::size_t expected_changes(const sparse::Plan& plan) {
   const auto ranks = static_cast<std::size_t>(plan.ranks);
+  const bool two_shot = plan.algorithm == Algorithm::two_shot;
   std::size_t changes = 64 + (plan.parameters.size() + ranks) * 4 * sizeof(ChangeRun) / sizeof(ElementChange);
   for (const sparse::PlannedSparse& p : plan.parameters) {
-    const std::size_t chosen = p.settings.chosen(p.count, 0);
-    changes += chosen + 2 * std::min(p.count, ranks * chosen);
+    const std::size_t chosen = p.settings.chosen(p.count, 0), mine = about(chosen, p.count);
+    const std::size_t all = std::min(p.count, ranks * chosen);
+    changes += mine + (two_shot && p.settings.reselect ? mine : all) + (two_shot ? mine : 0);
   }
   return changes;
 }
-
-}  // namespace
 
 SparseExchange::SparseExchange(const sparse::Plan& plan, FrameIdentity identity, float divisor, const Place& place)
     : plan_(plan),
@@ -36,7 +42,7 @@ SparseExchange::SparseExchange(const sparse::Plan& plan, FrameIdentity identity,
       ranks_(static_cast<std::size_t>(plan.ranks)),
       ranges_(plan.elements(), two_shot() ? ranks_ : 1),
       pieces_(two_shot() ? ranks_ : 1),
-      choice_(plan, place.momentum, place.rank, place.timeout),
+      choice_(plan, place.momentum, place.rank, place.copies, place.timeout),
       changes_(expected_changes(plan), place.rank),
       sums_(plan, divisor) {
   cut_pieces();
@@ -64,6 +70,7 @@ void SparseExchange::take_memory() {
   payload_bytes_.resize(slots);
   place_.messages.reserve(slots * (stride + 256));
   round_.reserve(2 * ranks_);
+  layers_.resize(plan_.parameters.size());
 }
 
 void SparseExchange::begin(const ReductionInput& input) {
@@ -225,15 +232,26 @@ void SparseExchange::scatter() {
   }
 }
 void SparseExchange::finish() {
-  for (const GivenBack& each : given_back_)
-    changes_.add(ElementChanges::Kind::add_residual, each.parameter, each.index, each.bits);
+  // What goes to an element again needs a later launch; in layers that is one for all parameters.
+  std::size_t layers = 0;
+  for (const Layer& each : layers_) layers = std::max(layers, each.empty ? 0 : each.number + 1);
+  for (std::size_t layer = 0; layer < layers; ++layer)
+    for (const GivenBack& each : given_back_)
+      if (each.layer == layer) changes_.add(ElementChanges::Kind::add_residual, each.parameter, each.index, each.bits);
   given_back_.clear();
+  std::fill(layers_.begin(), layers_.end(), Layer{});
   changes_.apply(plan_, input_, place_.exchanges);
   stage_ = Stage::finished;
 }
 
 /// Those that were chosen are known; the others are where they were summed.
 void SparseExchange::take_all(const sparse::Piece& piece, sparse::Entries& entries) {
+  if (choices_[plan_.group_of[piece.parameter]].everything) {
+    entries.resize(piece.count);
+    std::iota(entries.indices.begin(), entries.indices.end(), 0u);
+    choice_.read_all(piece, entries.values);
+    return;
+  }
   std::swap(chosen_, entries);
   entries.resize(piece.count);
   std::iota(entries.indices.begin(), entries.indices.end(), 0u);
@@ -273,7 +291,12 @@ float SparseExchange::put(const sparse::Piece& piece, std::size_t index, float x
 }
 void SparseExchange::give_back(const sparse::Piece& piece, std::size_t index, float lost) {
   if (!has_residual(piece.parameter)) return;
-  given_back_.push_back({piece.parameter, piece.begin + index, tightwire::detail::to_bits(lost)});
+  Layer& layer = layers_[piece.parameter];
+  const std::size_t at = piece.begin + index;
+  if (!layer.empty && at <= layer.last) ++layer.number;
+  layer.empty = false;
+  layer.last = at;
+  given_back_.push_back({piece.parameter, at, layer.number, tightwire::detail::to_bits(lost)});
 }
 
 void SparseExchange::leave_memory() noexcept {

@@ -20,6 +20,10 @@
 
 namespace tightwire::cuda::detail {
 
+/// For how many changes of gradients and residuals, of 8 bytes each, there is room from the beginning; their runs
+/// count, too. Where owners choose again it does not grow with the number of ranks, but for four runs of each.
+std::size_t expected_changes(const sparse::Plan& plan);
+
 /// The all-reduce of the elements that each rank chooses of its gradients, as tightwire::SparseReduction is on the
 /// host: the same frames, sums and residuals. Kernels add residuals, choose, and write what comes out. The host writes
 /// sections of what was chosen, and sums those of all ranks, since sizes of frames are known no sooner; gradients stay
@@ -30,6 +34,7 @@ class SparseExchange final : public HostedExchange {
     int rank;
     HostMessages& messages;  ///< whose rounds go in the order of buckets
     Stream encodes, exchanges;
+    Stream copies;  ///< of what the host asks for
     std::chrono::milliseconds timeout;
     MomentumOnDevice momentum = {};
   };
@@ -54,7 +59,7 @@ class SparseExchange final : public HostedExchange {
   // For the writer of sections, and for the sums.
 
   bool has_residual(std::size_t parameter) const { return static_cast<bool>(input_.senders[parameter]); }
-  void take_all(const sparse::Piece& piece, sparse::Entries& entries);
+  void take_all(const sparse::Piece& piece, sparse::Entries& entries);  // waits for a copy, but where all are chosen
   void keep(const sparse::Piece& piece, sparse::IndexForm form, const sparse::Entries& entries,
             std::span<const float> sent);
   void were_sent(const sparse::Piece& piece, const sparse::Entries& entries) const;
@@ -104,10 +109,16 @@ class SparseExchange final : public HostedExchange {
   ElementChanges changes_;
   /// What is added to residuals, kept apart: between elements that are put it would make as many runs as there are.
   struct GivenBack {
-    std::size_t parameter, index;
+    std::size_t parameter, index, layer;
     std::uint32_t bits;
   };
   std::vector<GivenBack> given_back_;
+  /// By parameter: the layer of what is given back next, and the index before.
+  struct Layer {
+    std::size_t number = 0, last = 0;
+    bool empty = true;
+  };
+  std::vector<Layer> layers_;
   sparse::SectionWriter<SparseExchange> writer_;
   sparse::PieceSums<SparseExchange> sums_;
   Workspace headers_, memory_;

@@ -49,15 +49,17 @@ using MakeCoder = std::function<std::shared_ptr<const Coder>(const Codec& codec,
 /// Work goes on streams of the Session: a bucket is encoded once the producer's stream has come to `start`, and
 /// exchanged in two rounds (`one_shot`: one) in the order of the numbers of buckets, whatever the order of their
 /// starts. Calls return before it is done: they wait for nothing, allocate nothing and copy nothing to the host, except
-/// `seal`, `synchronize`, `save`, `restore`, and `commit` under a policy of non-finite elements that has to know
-/// whether there were any.
+/// `seal`, `synchronize`, `save`, `restore`, `sender_residual`, `owner_residual`, and `commit` and `rollback` under a
+/// policy of non-finite elements (skip_step, error), which has to know how many this step met.
 ///
 /// Top-k is an exception. Kernels add the residual and choose, and write what comes out; but what was chosen, and no
 /// other element, is brought to the host, which writes frames of it and sums those of all ranks, since only then their
 /// sizes are known. So `wait` (and `all_reduce`, `run`) for a bucket that holds such a parameter, or comes after one,
-/// blocks until the last round of it has ended, no longer than the timeout without progress. `start` waits for no
-/// device and no rank, but takes on what can go on, which may be the host's part of an earlier bucket; and it waits
-/// while another thread is in such a `wait`.
+/// blocks until the last round of it has ended, no longer than the timeout without progress: of its own once it has its
+/// turn, of a producer's stream before. `start` waits for no rank, but takes on what can go on, which may be the host's
+/// part of an earlier bucket; and it waits while another thread is in such a `wait`. That part waits for the device
+/// where so nearly all of a piece was chosen that it is sent whole, though not all of it was asked for: for a copy of
+/// it.
 /// PowerSgd is another: matrices stay on the device, and factors are orthonormalized and summed by the host.
 ///
 /// `all_reduce`, `start` and `wait` refuse a stream that is captured. Other streams may be, by any thread.
@@ -105,10 +107,12 @@ class Session {
   /// Ends the step and keeps its residuals. Under skip_step it waits for the device, and returns false where the step
   /// was skipped; under error it does so too, and throws Error(nonfinite).
   bool commit();
-  /// Ends the step as if it had not happened. Every rank must do the same.
+  /// Ends the step as if it had not happened. Every rank must do the same. Waits for the device unless non-finite
+  /// elements are propagated, no longer than the timeout; what this step met of them is not counted to the next.
   void rollback();
-  /// Waits until all that was started has ended on the device. Throws what went wrong, Error(timeout) if it takes
-  /// longer than the timeout.
+  /// Waits until all that was started has ended on the device, and for top-k and PowerSgd takes on the host's part of
+  /// it, as `wait` does. Throws what went wrong, Error(timeout) if it takes longer than the timeout,
+  /// Error(invalid_argument) for a bucket that waits for one of a lower number, which was not started.
   void synchronize();
 
   /// As in tightwire::Session, and in the same format: what one kind of Session saved the other restores. Brings
@@ -132,8 +136,9 @@ class Session {
   /// Memory for residuals, and for frames, in bytes of the device.
   std::size_t residual_bytes() const noexcept;
   std::size_t frame_bytes() const noexcept;
-  /// Copies of the residuals of the last commit, as in tightwire::Session; they wait for the device. Throws
-  /// Error(invalid_argument) for a parameter beside or in matrices of PowerSgd while their bucket is under way.
+  /// Copies of the residuals of the last commit, as in tightwire::Session; they wait for the device. With rollback =
+  /// false there is one copy, which is that of the step so far. Throws Error(invalid_argument) while the bucket is
+  /// under way, for such a copy and for a parameter beside or in matrices of PowerSgd.
   std::vector<float> sender_residual(ParameterId id);
   std::vector<float> owner_residual(BucketId id);
 

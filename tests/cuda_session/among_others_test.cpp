@@ -214,5 +214,85 @@ TEST(CudaSessionAmongOthers, MessagesOfTheHostsUseTheirMemoryAgain) {
   });
 }
 
+/// A transport of two ranks, of which rounds do what a test says; over another one, if it has one.
+class Scripted final : public cuda::Transport {
+ public:
+  std::function<void()> on_post, on_check;
+  explicit Scripted(std::shared_ptr<cuda::Transport> inner = nullptr) : inner_(std::move(inner)) {}
+  int rank() const noexcept override { return inner_ ? inner_->rank() : 0; }
+  int size() const noexcept override { return 2; }
+  int device() const noexcept override { return inner_ ? inner_->device() : 0; }
+  std::string describe() const override { return "scripted"; }
+  std::shared_ptr<cuda::Transport> open_channel(milliseconds timeout) override {
+    return channel = std::make_shared<Scripted>(inner_->open_channel(timeout));
+  }
+  void post(std::span<const Message> round, cuda::Stream stream) override {
+    if (on_post) return on_post();
+    if (inner_) inner_->post(round, stream);
+  }
+  void check() override {
+    if (on_check) return on_check();
+    if (inner_) inner_->check();
+  }
+  void abort(std::string_view reason) noexcept override {
+    if (inner_) inner_->abort(reason);
+  }
+  std::shared_ptr<Scripted> channel;
+
+ private:
+  std::shared_ptr<cuda::Transport> inner_;
+};
+/// What a check says: nothing at first, then that the round was given up, which ends it.
+std::function<void()> gives_up_at_the_second() {
+  return [seen = std::make_shared<int>(0)] {
+    if (++*seen > 1) throw Error(Errc::timeout, "given up");
+  };
+}
+
+TEST(CudaSessionAmongOthers, ARoundThatCannotBePostedKeepsItsMemory) {
+  alone();
+  Scripted transport;
+  transport.on_post = [] { throw Error(Errc::transport, "no way"); };
+  std::atomic<bool> goes_on = false;
+  const TestStream stream;
+  cuda_emulation::enqueue(stream, "what stands still", [&] { return goes_on.load(); });
+  std::vector<std::byte> bytes(64);
+  const double seconds = seconds_of([&] {
+    cuda::detail::HostMessages host(transport, milliseconds(100), stream);
+    const Message message{Message::Kind::send, 1, 0, bytes.data(), bytes.size()};
+    expect_refused(Errc::transport, "no way", [&] { host.post({&message, 1}); });
+  });
+  EXPECT_LT(seconds, 1.5);
+  goes_on = true;
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cuda_emulation::last_report(), "");
+}
+
+/// Its frames are those of the round before, and what is wrong with them is not what went wrong.
+TEST(CudaSessionAmongOthers, WhatARoundBroughtThatWasGivenUpIsNotLookedAt) {
+  alone();
+  Scripted transport;
+  const TestStream stream;
+  std::vector<std::byte> bytes(64);
+  {
+    cuda::detail::HostMessages host(transport, milliseconds(100), stream);
+    const Message message{Message::Kind::receive, 1, 0, bytes.data(), bytes.size()};
+    const Ticket ticket = host.post({&message, 1});
+    stream.synchronize();
+    transport.on_check = gives_up_at_the_second();
+    expect_refused(Errc::timeout, "given up", [&] { host.done(ticket); });
+  }
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& inner) {
+    const auto scripted = std::make_shared<Scripted>(inner);
+    Trainer trainer(scripted);
+    if (inner->rank() == 1) return;
+    scripted->channel->on_post = [] {};
+    trainer.step();
+    trainer.stream.synchronize();
+    scripted->channel->on_check = gives_up_at_the_second();
+    expect_refused(Errc::timeout, "given up", [&] { trainer.session->synchronize(); });
+  });
+}
+
 }  // namespace
 }  // namespace tightwire::testing::cuda_among_others_test

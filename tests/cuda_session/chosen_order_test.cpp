@@ -1,5 +1,7 @@
 // Buckets of chosen elements, and of factors, among others: their turns, who waits for whom, disagreement, lost ranks,
 // states.
+#include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <future>
 #include <limits>
@@ -9,6 +11,7 @@
 
 #include <tightwire/codec.hpp>
 
+#include "cuda_emulation/runtime/stream.hpp"
 #include "device_steps.hpp"
 #include "emulated.hpp"
 #include "unit/support/small_model.hpp"
@@ -135,6 +138,139 @@ TEST(CudaSessionChosen, ARankThatDoesNotComeEndsInAnErrorInTime) {
         },
         join);
   }
+}
+
+/// Where it cannot end, since an earlier bucket was not started, it says so.
+TEST(CudaSessionChosen, SynchronizeWaitsForAllThatWasStarted) {
+  const Model model = four();
+  const std::vector<Bytes> expected = on_hosts(2);
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = open_device_session(transport, model, two_shot());
+    give_each_a_bucket(*session);
+    Gradients gradients(model);
+    DeviceGradients on_device(model);
+    const TestStream stream, another;
+    gradients.fill_wide(Steps::seed(transport->rank(), 0));
+    on_device.upload(gradients, stream);
+    std::vector<cuda::Handle> handles;
+    const auto start = [&](BucketId id) {
+      handles.push_back(session->start(id, on_device.pointers().subspan(id, 1), stream));
+    };
+    start(2);
+    EXPECT_ERROR(session->synchronize(), Errc::invalid_argument, "bucket 2 (c) is exchanged after bucket 0 (a)");
+    for (const BucketId id : {0u, 1u, 3u}) start(id);
+    session->synchronize();
+    on_device.download(gradients, another);
+    const Bytes bytes = gradients.bytes();
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), expected[static_cast<std::size_t>(transport->rank())].begin()));
+    for (cuda::Handle& handle : handles) handle.wait(stream);
+    session->commit();
+    session->synchronize();
+  });
+}
+
+/// There is a single copy, which is not whole before the end.
+TEST(CudaSessionChosen, ResidualsOfABucketUnderWayAreRefusedWithoutRollback) {
+  const Model model = {four()[0], four()[1]};
+  SessionOptions options = two_shot();
+  options.rollback = false;
+  run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = open_device_session(transport, model, options);
+    give_each_a_bucket(*session, 2);
+    DeviceGradients gradients(model);
+    const TestStream stream;
+    gradients.upload(Gradients(model), stream);
+    std::vector<cuda::Handle> handles;
+    for (const BucketId id : {0u, 1u})
+      handles.push_back(session->start(id, gradients.pointers().subspan(id, 1), stream));
+    EXPECT_ERROR(session->sender_residual(0), Errc::invalid_argument, "sender_residual: bucket 0 (a) is under way");
+    EXPECT_ERROR(session->owner_residual(1), Errc::invalid_argument, "owner_residual: bucket 1 (b) is under way");
+    for (cuda::Handle& handle : handles) handle.wait(stream);
+    EXPECT_EQ(session->sender_residual(0).size(), 3000u);
+    EXPECT_FALSE(session->owner_residual(1).empty());
+    session->commit();
+    session->synchronize();
+  });
+}
+
+/// Of the bucket itself, or of an earlier one, whose rounds hold it up; those wait for no other rank.
+TEST(CudaSessionChosen, AProducerThatDoesNotComeEndsInAnErrorInTime) {
+  const Model model = {four()[1], four()[0]};
+  for (const BucketId late : {1u, 0u}) {
+    std::atomic<bool> goes_on = false;
+    const int ranks = late == 0 ? 2 : 1;
+    std::barrier together(ranks);
+    run_all_devices(ranks, [&](const std::shared_ptr<cuda::Transport>& transport) {
+      auto session = open_device_session(transport, model, two_shot(std::chrono::milliseconds(300)));
+      give_each_a_bucket(*session, 2);
+      if (transport->rank() == 1) return together.arrive_and_wait();
+      DeviceGradients gradients(model);
+      const TestStream stream, stands_still;
+      gradients.upload(Gradients(model), stream);
+      stream.synchronize();
+      cuda_emulation::enqueue(stands_still, "what stands still", [&] { return goes_on.load(); });
+      std::map<BucketId, cuda::Handle> handles;
+      for (const BucketId id : {1 - late, late})
+        handles.emplace(id,
+                        session->start(id, gradients.pointers().subspan(id, 1), id == late ? stands_still : stream));
+      const double seconds = seconds_of([&] {
+        EXPECT_ERROR(handles.at(1).wait(stream), Errc::timeout,
+                     "the producer's stream, which did not come to the start of bucket " + std::to_string(late));
+        session.reset();
+      });
+      EXPECT_LT(seconds, 3);
+      goes_on = true;
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      together.arrive_and_wait();
+    });
+    EXPECT_EQ(cuda_emulation::last_report(), "");
+  }
+}
+
+/// While a copy of 411 elements stands still: what nearly all was chosen of is copied when the host has seen that.
+TEST(CudaSessionChosen, ACopyThatDoesNotEndIsWaitedForNoLongerThanTheTimeout) {
+  const Model model = {{"a", {411}, ElementType::f32, parse_codec("topk:ratio=0.99")}};
+  run_all_devices(1, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    auto session = sealed_device_session(transport, model, two_shot(std::chrono::milliseconds(300)));
+    Gradients gradients(model);
+    gradients.fill_bell(1);
+    DeviceGradients on_device(model);
+    const TestStream stream;
+    on_device.upload(gradients, stream);
+    stream.synchronize();
+    cuda_emulation::hold_copies(411 * sizeof(float));
+    const double seconds = seconds_of([&] {
+      EXPECT_ERROR(session->all_reduce(on_device.pointers(), stream), Errc::timeout, "a copy to the host was not done");
+      session.reset();
+    });
+    EXPECT_LT(seconds, 3);
+    cuda_emulation::hold_copies(0);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  });
+  EXPECT_EQ(cuda_emulation::last_report(), "");
+}
+TEST(CudaSessionChosen, StartDoesNotWaitForTheCopyOfWhatIsSentWhole) {
+  const Model model = {{"a", {411}, ElementType::f32, parse_codec("topk:ratio=1")}, four()[1]};
+  run_all_devices(1, [&](const std::shared_ptr<cuda::Transport>& transport) {
+    const auto session = open_device_session(transport, model, two_shot(std::chrono::milliseconds(2000)));
+    give_each_a_bucket(*session, 2);
+    DeviceGradients on_device(model);
+    const TestStream stream;
+    on_device.upload(Gradients(model), stream);
+    stream.synchronize();
+    cuda_emulation::hold_copies(411 * sizeof(float));
+    std::vector<cuda::Handle> handles;
+    const auto start = [&](BucketId id) {
+      handles.push_back(session->start(id, on_device.pointers().subspan(id, 1), stream));
+    };
+    start(0);
+    for (int i = 0; i < 100; ++i) cuda_emulation::let_work_go_on();
+    EXPECT_LT(seconds_of([&] { EXPECT_NO_THROW(start(1)); }), 1);
+    cuda_emulation::hold_copies(0);
+    for (cuda::Handle& handle : handles) handle.wait(stream);
+    session->commit();
+    session->synchronize();
+  });
 }
 
 /// Buckets that come before take more than the timeout together, none of them by itself.

@@ -68,12 +68,14 @@ TEST_F(CudaSession, ChosenElementsAsOnHosts) {
 
 /// By the threshold of a sample where it is about right, which of many equal elements it is not.
 TEST_F(CudaSession, SampledElementsAsOnHosts) {
-  Model model = {{"a", {9001}, ElementType::f32, parse_codec("topk:ratio=0.05,sampled")},
-                 {"b", {2500}, ElementType::bf16, parse_codec("topk:ratio=0.2,sampled,warm-up=2")},
-                 {"c", {700}, ElementType::f16, parse_codec("topk:ratio=0.3,sampled+int8")},
-                 {"d", {4000}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled,per-bucket")},
-                 {"e", {31}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled,per-bucket")},
-                 {"exact", {900}, ElementType::f32, parse_codec("topk:ratio=0.1")}};
+  const auto model = [](const std::string& more) {
+    return Model{{"a", {9001}, ElementType::f32, parse_codec("topk:ratio=0.05,sampled" + more)},
+                 {"b", {2500}, ElementType::bf16, parse_codec("topk:ratio=0.2,sampled,warm-up=2" + more)},
+                 {"c", {700}, ElementType::f16, parse_codec("topk:ratio=0.3,sampled" + more + "+int8")},
+                 {"d", {4000}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled,per-bucket" + more)},
+                 {"e", {31}, ElementType::f32, parse_codec("topk:ratio=0.1,sampled,per-bucket" + more)},
+                 {"exact", {900}, ElementType::f32, parse_codec("topk:ratio=0.1" + more)}};
+  };
   const auto sampled = [](Gradients& gradients, int rank, int step) {
     gradients.fill_wide(Steps::seed(rank, step), 6);
     FastRandom random(Steps::seed(rank, step));
@@ -81,9 +83,13 @@ TEST_F(CudaSession, SampledElementsAsOnHosts) {
     for (std::size_t i = 0; i < 700 && step >= 2; ++i) gradients.set(2, i, i % 3 == 0 ? kNaN : kInfinity);
     for (std::size_t i = 0; i < 4000 && step == 3; ++i) gradients.set(3, i, i % 100 == 0 ? 1.0f : 0.0f);
   };
+  const int ranks = std::min(2, most_ranks());
   for (const bool rollback : {true, false})
-    expect_same_as_on_hosts({.ranks = std::min(2, most_ranks()), .rollback = rollback, .schedule = 2, .steps = 5},
-                            model, sampled);
+    expect_same_as_on_hosts({.ranks = ranks, .rollback = rollback, .schedule = 2, .steps = 5}, model(""), sampled);
+  expect_same_as_on_hosts({.ranks = ranks, .feedback = false, .schedule = 1}, model(",without-feedback"), sampled);
+  Case with_momentum{.ranks = ranks, .schedule = 1};
+  with_momentum.momentum = {.factor = 0.9f, .nesterov = true, .masking = true, .optimizer_momentum = 0.0};
+  expect_same_as_on_hosts(with_momentum, model(""), sampled);
 }
 
 /// Of what is chosen before it is chosen, of blocks and matrices after they are summed.

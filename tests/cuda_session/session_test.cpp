@@ -128,6 +128,33 @@ TEST(CudaSessionSteps, AnErrorPolicyThrowsAtTheEndOfTheStep) {
   });
 }
 
+/// Whoever has asked before: one rank alone does.
+TEST(CudaSessionSteps, WhatAStepMetThatWasRolledBackIsNotChargedToTheNext) {
+  const Model model = small_model();
+  for (const NonFinitePolicy policy : {NonFinitePolicy::skip_step, NonFinitePolicy::error}) {
+    SessionOptions options = two_shot();
+    options.nonfinite = policy;
+    run_all_devices(2, [&](const std::shared_ptr<cuda::Transport>& transport) {
+      const auto session = sealed_device_session(transport, model, options);
+      DeviceGradients on_device(model);
+      const TestStream stream;
+      for (int step = 0; step < 4; ++step) {
+        Gradients gradients(model);
+        gradients.fill_bell(Steps::seed(transport->rank(), step));
+        if (step % 2 == 0 && transport->rank() == 0) gradients.set(1, 7, kNaN);
+        on_device.upload(gradients, stream);
+        session->all_reduce(on_device.pointers(), stream);
+        if (step == 2 && transport->rank() == 1) session->synchronize();
+        if (step % 2 == 0)
+          session->rollback();
+        else
+          EXPECT_TRUE(session->commit());
+      }
+      EXPECT_NE(session->total().nonfinite, 0u);
+    });
+  }
+}
+
 /// The frames say so, and the error names both sides.
 TEST(CudaSessionSteps, ARankThatEndsAStepOtherwiseIsNamed) {
   const Model model = small_model();

@@ -25,6 +25,7 @@ struct Modules {
   std::map<const void*, std::string> variables;       ///< of the variables that host code names
   std::map<const void*, std::size_t> dynamic_shared;  ///< asked for with cudaFuncSetAttribute
   std::set<const void*> loaded;                       ///< asked about, as a device loads a kernel when it is needed
+  std::map<std::string, std::uint64_t> launches;      ///< by mangled name
 };
 Modules& modules() {
   static Modules modules;
@@ -71,6 +72,10 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments
                    cudaStream_t stream) {
   const Kernel* const kernel = find_kernel(function);
   if (kernel == nullptr) return refused(cudaErrorInvalidDeviceFunction, "a kernel that was not translated");
+  {
+    const std::lock_guard lock(modules().mutex);
+    ++modules().launches[kernel->name];
+  }
   const std::string why = objection(*kernel, function, grid, block, shared);
   if (!why.empty()) return refused(cudaErrorInvalidConfiguration, std::string(kernel->name) + ": " + why);
   std::size_t bytes = 0;
@@ -104,6 +109,12 @@ namespace cuda_emulation {
 void add_kernel(const Kernel& kernel) {
   const std::lock_guard lock(modules().mutex);
   modules().kernels[kernel.name] = kernel;
+}
+std::uint64_t launches(const std::string& name) {
+  const std::lock_guard lock(modules().mutex);
+  std::uint64_t sum = 0;
+  for (const auto& [mangled, count] : modules().launches) sum += mangled.find(name) != std::string::npos ? count : 0;
+  return sum;
 }
 
 }  // namespace cuda_emulation

@@ -82,6 +82,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, enum 
     return noted(cudaSuccess);
   }
   enqueue(stream, "a copy", [=] {
+    if (is_held(bytes)) return false;
     copy(to, from, bytes);
     return true;
   });

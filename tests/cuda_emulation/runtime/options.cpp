@@ -12,6 +12,7 @@ std::mutex report_mutex;
 std::string reported;
 std::atomic<int> sticky = cudaSuccess;
 std::atomic<std::uint64_t> counts[3];
+std::atomic<std::size_t> held = 0;
 
 }  // namespace
 
@@ -37,6 +38,8 @@ void set_sticky_error(cudaError_t error) {
 
 Calls calls() { return {counts[0], counts[1], counts[2]}; }
 void count(Call call) { ++counts[static_cast<std::size_t>(call)]; }
+void hold_copies(std::size_t bytes) { held = bytes; }
+bool is_held(std::size_t bytes) { return held != 0 && held == bytes; }
 
 void reset() {
   drop_pending_work();

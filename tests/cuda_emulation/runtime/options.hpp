@@ -36,6 +36,11 @@ struct Calls {
   std::uint64_t waits = 0;        ///< of the host, for a stream, an event or the device
 };
 Calls calls();
+/// Launches of the kernels of which the name, as the linker has it, holds this.
+std::uint64_t launches(const std::string& name);
+/// Copies of so many bytes stand still, until another number is given, 0 for none.
+void hold_copies(std::size_t bytes);
+bool is_held(std::size_t bytes);
 enum class Call { allocation, copy, wait };
 void count(Call call);
 
