@@ -149,6 +149,7 @@ typedef struct tightwire_session tightwire_session;
  *     momentum=FACTOR nesterov=on|off optimizer-momentum=0      momentum correction (docs/sparse.md)
  *     levels=auto|node:8|node:3+1 inside=CODEC   all-reduce over nodes: as the transport sees them, of 8 ranks each, of
  *                                 3 and 1; hier(inside=bf16, across=int4) in the codec's place says both (levels=auto)
+ *     algorithm=automatic|two_shot|one_shot|ring|tree   the form of all-reduces in blocks (docs/hierarchy.md)
  *     seed=NUMBER timeout=SECONDS bucket-bytes=BYTES
  *     telemetry=FOLDER            what every step did, in files by rank (docs/telemetry.md)
  * The same on every rank; Sessions of a communicator are opened in the same order on every rank. */
