@@ -128,6 +128,16 @@ TIGHTWIRE_TARGET_AVX2 inline std::size_t append_large(const Lanes<float, 8>& x, 
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(places), _mm256_permutevar8x32_epi32((__m256i)at.v, order));
   return static_cast<std::size_t>(__builtin_popcount(set));
 }
+inline std::uint64_t large_set(const Lanes<float, 4> (&x)[4], std::uint32_t threshold) {
+  std::uint64_t set = 0;
+  TIGHTWIRE_UNROLL(4)
+  for (int k = 0; k < 4; ++k) {
+    const __m128i magnitude = _mm_and_si128((__m128i)x[k].v, _mm_set1_epi32(static_cast<int>(kMagnitudeMask)));
+    const __m128i large = _mm_cmpgt_epi32(magnitude, _mm_set1_epi32(static_cast<int>(threshold) - 1));
+    set |= std::uint64_t{static_cast<unsigned>(_mm_movemask_ps((__m128)large))} << (4 * k);
+  }
+  return set;
+}
 TIGHTWIRE_TARGET_AVX2 inline std::uint64_t large_set(const Lanes<float, 8> (&x)[4], std::uint32_t threshold) {
   std::uint64_t set = 0;
   TIGHTWIRE_UNROLL(4)
