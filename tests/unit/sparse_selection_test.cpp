@@ -92,9 +92,9 @@ TEST(SparseSelection, IsThatOfSortingWhateverCameBefore) {
   }
 }
 
-TEST(SparseSelection, FollowsDataThatDriftsInOnePass) {
-  // Thousands of elements over many steps with the same k, as in training; every step is exact.
-  Selection selection;
+/// Thousands of elements over many steps with the same k, as in training; every step is exact.
+void follow_drift(host::Level level) {
+  Selection selection(level);
   FastRandom random(3);
   Row row(200'000);
   float scale = 1;
@@ -110,6 +110,11 @@ TEST(SparseSelection, FollowsDataThatDriftsInOnePass) {
     ASSERT_TRUE(same_bits(row.after, rest_of(v, selection)));
     std::swap(row.before, row.after);
   }
+}
+
+TEST(SparseSelection, FollowsDataThatDriftsInOnePass) {
+  for (const host::Level level : kLevels)
+    if (level <= host::supported_level()) follow_drift(level);
 }
 
 TEST(SparseSelection, AStepUnlikeAllOthersCostsFewPassesAndTheNextOneAgainOne) {

@@ -1,6 +1,8 @@
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <tightwire/detail/bits.hpp>
 #include <tightwire/detail/lanes.hpp>
@@ -25,6 +27,45 @@ TIGHTWIRE_INLINE std::size_t append_large(const Lanes<float, W>& x, const Lanes<
     found += (to_bits(x.v[i]) & kMagnitudeMask) >= threshold ? 1 : 0;
   }
   return found;
+}
+
+/// The same where most are as large.
+template <int W>
+TIGHTWIRE_INLINE std::size_t append_many(const Lanes<float, W>& x, const Lanes<std::uint32_t, W>& at,
+                                         std::uint32_t threshold, float* values, std::uint32_t* places) {
+  return append_large(x, at, threshold, values, places);
+}
+
+/// Which of several have |x| >= threshold, the first in the lowest bit.
+template <int W>
+TIGHTWIRE_INLINE std::uint64_t large_set(const Lanes<float, W> (&x)[4], std::uint32_t threshold) {
+  std::uint64_t set = 0;
+  for (int i = 0; i < 4 * W; ++i)
+    set |= std::uint64_t{(to_bits(x[i / W].v[i % W]) & kMagnitudeMask) >= threshold ? 1u : 0u} << i;
+  return set;
+}
+
+/// Appends `first` + the places of the ones in a set, in order; returns how many. Seldom more than three.
+TIGHTWIRE_INLINE std::size_t append_set(std::uint64_t set, std::uint32_t first, std::uint32_t* places) {
+  const auto found = static_cast<std::size_t>(std::popcount(set));
+  TIGHTWIRE_UNROLL(3)
+  for (int i = 0; i < 3; ++i, set &= set - 1) places[i] = first + static_cast<std::uint32_t>(std::countr_zero(set));
+  if (found > 3) [[unlikely]]
+    for (std::size_t i = 3; i < found; ++i, set &= set - 1)
+      places[i] = first + static_cast<std::uint32_t>(std::countr_zero(set));
+  return found;
+}
+
+/// Fetches `from[places[i] - first]` for every i; those with a magnitude of at least `taken` are 0 in `rest` then,
+/// unless that is null. Room for 16 more values must be there.
+template <int W>
+TIGHTWIRE_INLINE void fetch_large(const Lanes<float, W>&, const float* from, float* rest, std::uint32_t first,
+                                  std::uint32_t taken, std::span<const std::uint32_t> places, float* values) {
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const float x = from[places[i] - first];
+    values[i] = x;
+    if (rest != nullptr) rest[places[i] - first] = (to_bits(x) & kMagnitudeMask) >= taken ? 0.0f : x;
+  }
 }
 
 /// x, with zeros in place of those whose magnitude reaches `from`; 0x80000000 is above all.
@@ -87,6 +128,26 @@ TIGHTWIRE_TARGET_AVX2 inline std::size_t append_large(const Lanes<float, 8>& x, 
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(places), _mm256_permutevar8x32_epi32((__m256i)at.v, order));
   return static_cast<std::size_t>(__builtin_popcount(set));
 }
+inline std::uint64_t large_set(const Lanes<float, 4> (&x)[4], std::uint32_t threshold) {
+  std::uint64_t set = 0;
+  TIGHTWIRE_UNROLL(4)
+  for (int k = 0; k < 4; ++k) {
+    const __m128i magnitude = _mm_and_si128((__m128i)x[k].v, _mm_set1_epi32(static_cast<int>(kMagnitudeMask)));
+    const __m128i large = _mm_cmpgt_epi32(magnitude, _mm_set1_epi32(static_cast<int>(threshold) - 1));
+    set |= std::uint64_t{static_cast<unsigned>(_mm_movemask_ps((__m128)large))} << (4 * k);
+  }
+  return set;
+}
+TIGHTWIRE_TARGET_AVX2 inline std::uint64_t large_set(const Lanes<float, 8> (&x)[4], std::uint32_t threshold) {
+  std::uint64_t set = 0;
+  TIGHTWIRE_UNROLL(4)
+  for (int k = 0; k < 4; ++k) {
+    const __m256i magnitude = _mm256_and_si256((__m256i)x[k].v, _mm256_set1_epi32(static_cast<int>(kMagnitudeMask)));
+    const __m256i large = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(static_cast<int>(threshold) - 1));
+    set |= std::uint64_t{static_cast<unsigned>(_mm256_movemask_ps((__m256)large))} << (8 * k);
+  }
+  return set;
+}
 TIGHTWIRE_TARGET_AVX2 inline void append_band(const Lanes<float, 8>& x, const Lanes<std::uint32_t, 8>& at,
                                               std::uint32_t low, std::uint32_t high, std::uint32_t* places,
                                               BandCount& found) {
@@ -105,12 +166,41 @@ TIGHTWIRE_TARGET_AVX512 inline void clear_large(Lanes<float, 16>& x, std::uint32
   const __mmask16 stays = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(from)));
   x.v = (decltype(x.v))_mm512_maskz_mov_ps(stays, (__m512)x.v);
 }
-/// How many of sixteen lanes a mask has. GCC 12 keeps a mask it has widened in sixteen bits of the stack when registers
-/// are short, and reads 32 of them back to count; not where the general register is given it.
-TIGHTWIRE_TARGET_AVX512 inline std::size_t lanes_in(__mmask16 mask) {
-  unsigned bits;
+/// The sixteen lanes of a mask as bits. GCC 12 keeps a mask it has widened in sixteen bits of the stack when registers
+/// are short, and reads 32 of them back; not where the general register is given it.
+TIGHTWIRE_TARGET_AVX512 inline std::uint32_t bits_of(__mmask16 mask) {
+  std::uint32_t bits;
   asm("kmovw %1, %0" : "=r"(bits) : "k"(mask));
-  return static_cast<std::size_t>(__builtin_popcount(bits));
+  return bits;
+}
+TIGHTWIRE_TARGET_AVX512 inline std::size_t lanes_in(__mmask16 mask) {
+  return static_cast<std::size_t>(__builtin_popcount(bits_of(mask)));
+}
+TIGHTWIRE_TARGET_AVX512 inline std::uint64_t large_set(const Lanes<float, 16> (&x)[4], std::uint32_t threshold) {
+  std::uint64_t set = 0;
+  TIGHTWIRE_UNROLL(4)
+  for (int k = 0; k < 4; ++k) {
+    const __m512i magnitude = _mm512_and_si512((__m512i)x[k].v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
+    set |= std::uint64_t{bits_of(_mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(threshold))))}
+           << (16 * k);
+  }
+  return set;
+}
+TIGHTWIRE_TARGET_AVX512 inline void fetch_large(const Lanes<float, 16>&, const float* from, float* rest,
+                                                std::uint32_t first, std::uint32_t taken,
+                                                std::span<const std::uint32_t> places, float* values) {
+  for (std::size_t i = 0; i < places.size(); i += 16) {
+    const std::size_t left = places.size() - i;
+    const auto some = static_cast<__mmask16>(left < 16 ? (1u << left) - 1 : 0xffffu);
+    const __m512i at =
+        _mm512_sub_epi32(_mm512_maskz_loadu_epi32(some, places.data() + i), _mm512_set1_epi32(static_cast<int>(first)));
+    const __m512 x = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), some, at, from, 4);
+    _mm512_storeu_ps(values + i, x);
+    if (rest == nullptr) continue;
+    const __m512i magnitude = _mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
+    const __mmask16 goes = _mm512_mask_cmpge_epu32_mask(some, magnitude, _mm512_set1_epi32(static_cast<int>(taken)));
+    _mm512_mask_i32scatter_ps(rest, goes, at, _mm512_setzero_ps(), 4);
+  }
 }
 TIGHTWIRE_TARGET_AVX512 inline void append_band(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
                                                 std::uint32_t low, std::uint32_t high, std::uint32_t* places,
@@ -121,6 +211,14 @@ TIGHTWIRE_TARGET_AVX512 inline void append_band(const Lanes<float, 16>& x, const
   _mm512_storeu_si512(places + found.inside, _mm512_maskz_compress_epi32(inside, (__m512i)at.v));
   found.inside += lanes_in(inside);
   found.above += lanes_in(reach) - lanes_in(inside);
+}
+TIGHTWIRE_TARGET_AVX512 inline std::size_t append_many(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
+                                                       std::uint32_t threshold, float* values, std::uint32_t* places) {
+  const __m512i magnitude = _mm512_and_si512((__m512i)x.v, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
+  const __mmask16 set = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(threshold)));
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(set, (__m512)x.v));
+  _mm512_storeu_si512(places, _mm512_maskz_compress_epi32(set, (__m512i)at.v));
+  return lanes_in(set);
 }
 TIGHTWIRE_TARGET_AVX512 inline std::size_t append_large(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,
                                                         std::uint32_t threshold, float* values, std::uint32_t* places) {

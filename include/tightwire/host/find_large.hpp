@@ -15,6 +15,10 @@ namespace tightwire::host {
 /// bytes per element, or four where there is no residual. The largest of those found leave a zero in `after`. Returns
 /// how many were found in all.
 struct FindLarge {
+  /// A hint: not one in four hundred elements is as large, or not one in forty, or more. The first skips groups
+  /// without any by a branch, which must seldom be mispredicted; the second reads those found back from the caches,
+  /// which costs the memory's time least but more for each.
+  enum class Density { seldom, some, many };
   struct Job {
     const float* x;
     const float* before;  ///< null: v is x
@@ -27,70 +31,68 @@ struct FindLarge {
     std::uint32_t* places;
     std::size_t found;  ///< before
     bool past_cache;    ///< `after` need not stay in the caches
-    bool seldom;        ///< a hint: not one in four hundred elements is as large
+    Density density;
   };
 
   template <int W>
   TIGHTWIRE_INLINE static std::size_t run(const Job& job) {
-    return job.seldom ? find<W, true>(job) : find<W, false>(job);
+    switch (job.density) {
+      case Density::seldom: return find<W, Density::seldom>(job);
+      case Density::some: return find<W, Density::some>(job);
+      default: return find<W, Density::many>(job);
+    }
   }
 
  private:
-  template <int W, bool Seldom>
+  template <int W, Density D>
   TIGHTWIRE_INLINE static std::size_t find(const Job& job) {
-    if (job.before == nullptr) return find<W, Seldom, false, false>(job);
-    return job.past_cache && is_aligned(job.after) ? find<W, Seldom, true, true>(job)
-                                                   : find<W, Seldom, true, false>(job);
+    if (job.before == nullptr) return find<W, D, false, false>(job);
+    // What went past the caches is not read back.
+    constexpr Density kPast = D == Density::some ? Density::many : D;
+    return job.past_cache && is_aligned(job.after) ? find<W, kPast, true, true>(job) : find<W, D, true, false>(job);
   }
-  /// The processor's own prefetching keeps too few lines under way beside so much else to do.
-  static constexpr std::size_t kAhead = 1024;
+  /// The processor's own prefetching keeps too few lines under way beside so much else to do: those of the next
+  /// kilobytes come near from where those of the next page have been brought before.
+  static constexpr std::size_t kNear = 768, kAhead = 4096;
   template <int Count>
   TIGHTWIRE_INLINE static void prefetch(const float* from) {
     constexpr int kLine = 16;
     TIGHTWIRE_UNROLL(4)
-    for (int i = 0; i < Count; i += kLine) __builtin_prefetch(from + i);
+    for (int i = 0; i < Count; i += kLine) {
+      __builtin_prefetch(from + kNear + i, 0, 3);
+      __builtin_prefetch(from + kAhead + i, 0, 2);
+    }
   }
+  static constexpr std::size_t kBlock = 4096;  ///< elements, which stay in the nearest cache
 
-  /// With `Seldom`, groups without any are skipped by a branch, which must then seldom be mispredicted.
-  template <int W, bool Seldom, bool Add, bool PastCache>
-  TIGHTWIRE_INLINE static std::size_t find(const Job& job) {
-    // Copies, or they would be read again after every store.
-    const float* const x = job.x;
-    const float* const before = job.before;
-    float* const after = job.after;
-    const std::uint32_t threshold = job.threshold, taken = job.taken;
-    const std::size_t count = job.count;
-    float* const values = job.values;
-    std::uint32_t* const places = job.places;
-    std::size_t found = job.found, i = 0;
-    Lanes<std::uint32_t, W> place;
-    for (int lane = 0; lane < W; ++lane) place.v[lane] = job.place + static_cast<std::uint32_t>(lane);
-    for (; i + 4 * W <= count; i += 4 * W) {
-      Lanes<float, W> v[4];
-      prefetch<4 * W>(x + i + kAhead);
-      load<W>(x + i, v);
-      if constexpr (Add) {
-        prefetch<4 * W>(before + i + kAhead);
-        add<W>(before + i, v);
-        TIGHTWIRE_UNROLL(4)
-        for (int k = 0; k < 4; ++k) {
-          Lanes<float, W> rest = v[k];
-          detail::clear_large(rest, taken);
-          if constexpr (PastCache)
-            detail::store_past_cache(rest, after + i + k * W);
-          else
-            rest.store(after + i + k * W);
-        }
-      }
-      if constexpr (Seldom)
-        if (!detail::any_large(v, threshold)) continue;
-      Lanes<std::uint32_t, W> at = place + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(i));
+  /// Adds 4 W elements. What is not read back loses what is taken at once.
+  template <int W, bool Add, bool PastCache, bool Take>
+  TIGHTWIRE_INLINE static void sum(const Job& job, std::size_t i, Lanes<float, W> (&v)[4]) {
+    prefetch<4 * W>(job.x + i);
+    load<W>(job.x + i, v);
+    if constexpr (Add) {
+      prefetch<4 * W>(job.before + i);
+      add<W>(job.before + i, v);
       TIGHTWIRE_UNROLL(4)
       for (int k = 0; k < 4; ++k) {
-        found += detail::append_large(v[k], at, threshold, values + found, places + found);
-        at = at + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
+        Lanes<float, W> rest = v[k];
+        if constexpr (Take) detail::clear_large(rest, job.taken);
+        if constexpr (PastCache)
+          detail::store_past_cache(rest, job.after + i + k * W);
+        else
+          rest.store(job.after + i + k * W);
       }
     }
+  }
+
+  template <int W, Density D, bool Add, bool PastCache>
+  TIGHTWIRE_INLINE static std::size_t find(const Job& given) {
+    const Job job = given;  // a copy, or it would be read again after every store
+    std::size_t found = job.found, i = 0;
+    if constexpr (D == Density::some)
+      found = read_back<W, Add>(job, i);
+    else
+      found = append<W, D, Add, PastCache>(job, i);
     for (; i < job.count; ++i) {
       float v = job.x[i];
       if constexpr (Add) v = v + job.before[i];
@@ -101,6 +103,45 @@ struct FindLarge {
       found += magnitude >= job.threshold ? 1 : 0;
     }
     if constexpr (PastCache) detail::order_stores_past_cache();
+    return found;
+  }
+
+  template <int W, Density D, bool Add, bool PastCache>
+  TIGHTWIRE_INLINE static std::size_t append(const Job& job, std::size_t& i) {
+    std::size_t found = job.found;
+    Lanes<std::uint32_t, W> place;
+    for (int lane = 0; lane < W; ++lane) place.v[lane] = job.place + static_cast<std::uint32_t>(lane);
+    for (; i + 4 * W <= job.count; i += 4 * W) {
+      Lanes<float, W> v[4];
+      sum<W, Add, PastCache, true>(job, i, v);
+      if constexpr (D == Density::seldom)
+        if (!detail::any_large(v, job.threshold)) continue;
+      Lanes<std::uint32_t, W> at = place + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(i));
+      TIGHTWIRE_UNROLL(4)
+      for (int k = 0; k < 4; ++k) {
+        found += detail::append_large(v[k], at, job.threshold, job.values + found, job.places + found);
+        at = at + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
+      }
+    }
+    return found;
+  }
+
+  /// To take out what is found, and to compact it, would be more work than to add, in every group. So only its places
+  /// are noted, and a block is finished while it is in the nearest cache.
+  template <int W, bool Add>
+  TIGHTWIRE_INLINE static std::size_t read_back(const Job& job, std::size_t& i) {
+    std::size_t found = job.found;
+    while (i + 4 * W <= job.count) {
+      const std::size_t before = found;
+      for (const std::size_t end = i + kBlock; i < end && i + 4 * W <= job.count; i += 4 * W) {
+        Lanes<float, W> v[4];
+        sum<W, Add, false, false>(job, i, v);
+        found += detail::append_set(detail::large_set(v, job.threshold), job.place + static_cast<std::uint32_t>(i),
+                                    job.places + found);
+      }
+      detail::fetch_large(Lanes<float, W>(), Add ? job.after : job.x, Add ? job.after : nullptr, job.place, job.taken,
+                          {job.places + before, found - before}, job.values + before);
+    }
     return found;
   }
 };
@@ -117,9 +158,10 @@ struct KeepLarge {
   template <int W>
   TIGHTWIRE_INLINE static std::size_t run(const Job& job) {
     std::size_t kept = 0, i = 0;
-    for (; i + W <= job.count; i += W)
-      kept += detail::append_large(Lanes<float, W>::load(job.values + i), Lanes<std::uint32_t, W>::load(job.places + i),
-                                   job.threshold, job.values + kept, job.places + kept);
+    for (; i + W <= job.count; i += W) {
+      kept += detail::append_many(Lanes<float, W>::load(job.values + i), Lanes<std::uint32_t, W>::load(job.places + i),
+                                  job.threshold, job.values + kept, job.places + kept);
+    }
     for (; i < job.count; ++i) {
       const float x = job.values[i];
       job.values[kept] = x;
@@ -145,7 +187,9 @@ struct FindBand {
     std::size_t i = 0;
     Lanes<std::uint32_t, W> at;
     for (int lane = 0; lane < W; ++lane) at.v[lane] = static_cast<std::uint32_t>(lane);
+    constexpr std::size_t kSoon = 512;
     for (; i + W <= job.count; i += W) {
+      detail::prefetch(job.values + i + kSoon);
       detail::append_band(Lanes<float, W>::load(job.values + i), at, job.low, job.high, job.indices, found);
       at = at + Lanes<std::uint32_t, W>(static_cast<std::uint32_t>(W));
     }

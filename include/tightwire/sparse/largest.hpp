@@ -46,8 +46,10 @@ class Largest {
 
   /// Takes memory for so many values, so that no call need do it.
   void reserve(std::size_t count) {
-    keys_.reserve(count);
-    if (band_.size() < count + kSlack) band_.resize(count + kSlack);
+    keys_.reserve(count + kSlack);
+    if (band_.size() >= count + kSlack) return;
+    band_.resize(count + kSlack);
+    near_.resize(count + kSlack);
   }
 
   /// Key of the k-th largest of `count` values, 1 <= k <= count.
@@ -98,27 +100,46 @@ class Largest {
       if (found.above < k && found.above + found.inside >= k) break;
       if (reach >= kOctave) return 0;
     }
+    fetch(from, found.inside);
     keys_.resize(found.inside);
-    for (std::size_t i = 0; i < found.inside; ++i) keys_[i] = magnitude_key(from.values[band_[i]]);
+    std::transform(near_.begin(), near_.begin() + static_cast<std::ptrdiff_t>(found.inside), keys_.begin(),
+                   magnitude_key);
     const std::uint32_t least = nth_key(k - found.above, near);
 
-    found = find(from, {std::min({taken, least, expected.drop}), std::max(taken, least + 1)});
-    // Of those equal to the least, the first are kept.
-    std::size_t ties = k - found.above;
-    for (std::size_t i = 0; i < found.inside; ++i) ties -= magnitude_key(from.values[band_[i]]) > least ? 1 : 0;
-    for (std::size_t i = 0; i < found.inside; ++i) {
-      float& value = from.values[band_[i]];
-      const std::uint32_t key = magnitude_key(value);
-      const bool tie = key == least && ties != 0, kept = key > least || tie;
-      ties -= tie ? 1 : 0;
-      if (kept ? key < taken : key >= std::min(taken, expected.drop)) judge(from.places[band_[i]], value, kept);
-      if (key == least && !kept) value = 0;  // below the least, like all that goes
+    const Band judged{std::min({taken, least, expected.drop}), std::max(taken, least + 1)};
+    if (judged.low < near.low || judged.high > near.high) {
+      found = find(from, judged);
+      fetch(from, found.inside);
     }
+    judge_band(from, found, {k, least, taken, expected.drop}, judged, judge);
     host::run<host::KeepLarge>(level_, {from.values, from.places, from.count, least});
     return least;
   }
 
  private:
+  struct Cut {
+    std::size_t k;
+    std::uint32_t least, taken, drop;
+  };
+
+  /// Of what was found in a band, those of `judged`.
+  template <class Judge>
+  void judge_band(const Candidates& from, tightwire::detail::BandCount found, const Cut& cut, Band judged,
+                  const Judge& judge) {
+    keys_.resize(found.inside + kSlack);  // no longer keys, but indices
+    const tightwire::detail::BandCount part =
+        host::run<host::FindBand>(level_, {near_.data(), found.inside, judged.low, judged.high, keys_.data()});
+    // Of those equal to the least, the first are kept.
+    std::size_t ties = cut.k - found.above - part.above;
+    for (std::size_t i = 0; i < part.inside; ++i) ties -= magnitude_key(near_[keys_[i]]) > cut.least ? 1 : 0;
+    for (std::size_t i = 0; i < part.inside; ++i) {
+      const std::uint32_t at = band_[keys_[i]], key = magnitude_key(near_[keys_[i]]);
+      const bool tie = key == cut.least && ties != 0, kept = key > cut.least || tie;
+      ties -= tie ? 1 : 0;
+      if (kept ? key < cut.taken : key >= std::min(cut.taken, cut.drop)) judge(from.places[at], from.values[at], kept);
+      if (key == cut.least && !kept) from.values[at] = 0;  // below the least, like all that goes
+    }
+  }
   static constexpr int kBits = 12;
   static constexpr std::uint32_t kOctave = std::uint32_t{1} << 23;
   static constexpr std::size_t kSlack = 16;
@@ -126,6 +147,10 @@ class Largest {
   tightwire::detail::BandCount find(const Candidates& from, Band band) {
     reserve(from.count);
     return host::run<host::FindBand>(level_, {from.values, from.count, band.low, band.high, band_.data()});
+  }
+
+  void fetch(const Candidates& from, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) near_[i] = from.values[band_[i]];
   }
 
   /// The k-th largest of keys_, whose order is lost: from bins, of which the one it falls into is sorted out.
@@ -146,6 +171,7 @@ class Largest {
   std::array<std::uint32_t, std::size_t{1} << kBits> bins_{};
   std::vector<std::uint32_t> keys_;
   std::vector<std::uint32_t> band_;  ///< indices
+  std::vector<float> near_;          ///< values at these
 };
 
 }  // namespace tightwire::sparse

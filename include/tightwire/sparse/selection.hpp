@@ -35,7 +35,7 @@ struct Source {
 /// lowered for another pass, of which there are three at most.
 ///
 /// Residuals hold the sums afterwards (in `residual.after`), but zeros in place of the chosen elements. Memory: about
-/// 24 k bytes.
+/// 32 k bytes.
 class Selection {
  public:
   explicit Selection(host::Level level = host::level()) : level_(level), tile_(kTileElements), largest_(level) {}
@@ -168,19 +168,24 @@ class Selection {
   bool threshold_known() const { return now_ > 1; }
 
   void find(const float* x, const Residual& residual, std::size_t length, std::uint32_t place) {
-    found_ =
-        host::run<host::FindLarge>(level_, {.x = x,
-                                            .before = residual.before,
-                                            .after = residual.after,
-                                            .count = length,
-                                            .place = place,
-                                            .threshold = now_,
-                                            .taken = taken_,
-                                            .values = values_.data(),
-                                            .places = places_.data(),
-                                            .found = found_,
-                                            .past_cache = residual.past_cache,
-                                            .seldom = adding_only_ || (threshold_known() && count_ < elements_ / 400)});
+    found_ = host::run<host::FindLarge>(level_, {.x = x,
+                                                 .before = residual.before,
+                                                 .after = residual.after,
+                                                 .count = length,
+                                                 .place = place,
+                                                 .threshold = now_,
+                                                 .taken = taken_,
+                                                 .values = values_.data(),
+                                                 .places = places_.data(),
+                                                 .found = found_,
+                                                 .past_cache = residual.past_cache,
+                                                 .density = density()});
+  }
+  host::FindLarge::Density density() const {
+    using enum host::FindLarge::Density;
+    if (adding_only_) return seldom;
+    if (!threshold_known()) return many;
+    return count_ < elements_ / 400 ? seldom : count_ < elements_ / 40 ? some : many;
   }
 
   const float* widened(const Source& source, std::size_t at, std::size_t length) {
