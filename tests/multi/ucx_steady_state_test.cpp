@@ -1,4 +1,4 @@
-// Once under way, the transport allocates nothing, however long it runs.
+// Once under way, the transport allocates nothing, however long it runs; and it is shut where it cannot.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -11,9 +11,11 @@
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};
+thread_local int allocations_until_failure = -1;  // never
 
 void* counted(std::size_t bytes) {
   ++allocations;
+  if (allocations_until_failure >= 0 && allocations_until_failure-- == 0) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -101,6 +103,32 @@ TEST_P(UcxSteadyState, AllocatesNothing) {
   RecordProperty("page_faults", std::to_string(growth->page_faults));
   std::printf("growth over 1000 steps of 12 messages: heap %ld bytes, %ld page faults\n", growth->heap_bytes,
               growth->page_faults);
+}
+
+/// Or receives would go on into memory that the caller, who saw an exception, takes back.
+TEST_P(UcxSteadyState, IsShutWhereMemoryRunsOut) {
+  for (const int allocation : {0, 4, 15}) {
+    const auto results = run_ranks(2, [&](const Rendezvous& rendezvous) {
+      const std::unique_ptr<Transport> transport = GetParam().open(rendezvous);
+      barrier(*transport);
+      std::vector<std::byte> bytes(300);
+      std::vector<Message> round;
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        round.push_back(receive_from(1 - rendezvous.rank, i, std::span(bytes).subspan(i, 1)));
+      const Error error = error_of([&] {
+        if (rendezvous.rank == 0) allocations_until_failure = allocation;
+        const Ticket ticket = transport->post(round);
+        allocations_until_failure = -1;
+        wait(*transport, ticket);
+      });
+      allocations_until_failure = -1;
+      require(error.code() == (rendezvous.rank == 0 ? Errc::no_memory : Errc::peer_lost), error.what());
+      require(std::string(error.what()).starts_with("rank 0"), error.what());
+      require(error_of([&] { transport->done(0); }).code() == error.code(), "it stays shut");
+      return 0;
+    });
+    EXPECT_EQ(complaints(results), "");
+  }
 }
 
 }  // namespace

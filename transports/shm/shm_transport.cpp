@@ -109,7 +109,7 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
 
 ShmTransport::~ShmTransport() {
   try {
-    if (!in_forked_child()) close_in_order();
+    if (!origin_.in_forked_child()) close_in_order();
   } catch (const std::exception&) {
     // The transport is shut by now; a destructor has nobody to tell.
   }
@@ -144,13 +144,6 @@ void ShmTransport::greet(TimePoint until) {
   }
 }
 
-/// Not even the mutex can be had: a thread that the child does not have may hold it for ever.
-void ShmTransport::refuse_child() const {
-  throw Error(Errc::unsupported, "rank " + std::to_string(rank_) +
-                                     ": this process is a child, by fork(), of the one that opened its transport, "
-                                     "and cannot use it");
-}
-
 void ShmTransport::attach_pages(std::span<std::byte> pages) {
   if (pages.empty()) return;
   const auto lock = enter();
@@ -165,7 +158,7 @@ void ShmTransport::attach_pages(std::span<std::byte> pages) {
 }
 
 void ShmTransport::detach(std::span<std::byte> memory) noexcept {
-  if (in_forked_child()) return;  // the pages are the parent's, who goes on using them
+  if (origin_.in_forked_child()) return;  // the pages are the parent's, who goes on using them
   if (uses(memory)) abort("it took away memory that unfinished messages use");
   const std::lock_guard lock(mutex_);
   attachments_.detach(memory, !failure_);
@@ -236,7 +229,7 @@ bool ShmTransport::lends(Ticket ticket) const {
 }
 
 bool ShmTransport::uses(std::span<const std::byte> memory) const noexcept {
-  if (in_forked_child()) return false;
+  if (origin_.in_forked_child()) return false;
   const std::lock_guard lock(mutex_);
   return !failure_ && table_.uses(memory);
 }
@@ -256,10 +249,10 @@ void ShmTransport::require_healthy() {
   if (!text.empty()) fail(Errc::peer_lost, text, true);
 }
 
-void ShmTransport::fail(Errc code, const std::string& message, bool is_known_to_peers) {
+void ShmTransport::fail(Errc code, std::string_view message, bool is_known_to_peers) {
   if (!is_known_to_peers) membership_->give_up(message);
   try {
-    failure_.emplace(code, message);
+    failure_.emplace(code, std::string(message));
   } catch (const std::exception&) {
     failure_ = out_of_memory_;
   }
@@ -283,7 +276,7 @@ void ShmTransport::fail_as_thrown() {
 }
 
 void ShmTransport::abort(std::string_view reason) noexcept {
-  if (in_forked_child()) return;
+  if (origin_.in_forked_child()) return;
   {
     entering_.fetch_add(1);
     const std::lock_guard lock(mutex_);

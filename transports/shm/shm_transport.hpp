@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,11 +18,11 @@
 
 #include "attachments.hpp"
 #include "bell.hpp"
+#include "fork_guard.hpp"
 #include "lane.hpp"
 #include "memory_file.hpp"
 #include "part.hpp"
 #include "peer.hpp"
-#include "rendezvous/descriptor.hpp"
 #include "round_table.hpp"
 #include "segment.hpp"
 
@@ -92,11 +93,9 @@ class ShmTransport final : public TransportPart {
   void add_lane(int peer, const Peer& theirs);
   std::optional<Error> try_lanes(const std::vector<Peer>& peers);
   std::optional<Error> outcome_of(int peer, TimePoint until);
-  bool in_forked_child() const noexcept { return generation_ != rendezvous::fork_generation(); }
   /// For a call of the program.
   std::unique_lock<std::mutex> enter() const {
-    if (in_forked_child()) [[unlikely]]
-      refuse_child();
+    origin_.require_parent(rank_);
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) [[unlikely]] {
       entering_.fetch_add(1);
@@ -105,7 +104,6 @@ class ShmTransport final : public TransportPart {
     }
     return lock;
   }
-  [[noreturn]] void refuse_child() const;
   Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& heard_by_caller();
   void announce() noexcept { news_.fetch_add(1); }
@@ -114,7 +112,7 @@ class ShmTransport final : public TransportPart {
   void require_open() const;
   void progress();
   void require_healthy();
-  [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
+  [[noreturn]] void fail(Errc code, std::string_view message, bool is_known_to_peers);
   [[noreturn]] void fail_as_thrown();
   void close_in_order();
 
@@ -124,7 +122,7 @@ class ShmTransport final : public TransportPart {
   const int rank_;
   const int size_;
   const std::chrono::milliseconds longest_sleep_;
-  const unsigned generation_ = rendezvous::fork_generation();
+  const ForkGuard origin_;
   const std::uint64_t node_;
   const std::vector<int> ranks_;  ///< that this transport reaches, and ours
   const int looks_;               ///< before the processor is given to others

@@ -84,7 +84,7 @@ std::array<int, 3> ShmTransport::descriptors() const noexcept {
 void ShmTransport::wake_sleepers() noexcept { own_->bell.ring(); }
 
 void ShmTransport::wake() noexcept {
-  if (in_forked_child()) return;
+  if (origin_.in_forked_child()) return;
   announce();
   wake_sleepers();
 }

@@ -31,6 +31,9 @@ class Opening final : public PartOpening {
     } catch (const Error& error) {
       self_.failure = error.code();
       self_.failure_text = error.what();
+    } catch (const std::exception& error) {
+      self_.failure = Errc::no_memory;
+      self_.failure_text = error.what();
     }
   }
 
