@@ -1,11 +1,14 @@
 // Once under way, the transport allocates nothing, however long it runs; and it is shut where it cannot.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "ucx_support.hpp"
 
@@ -20,6 +23,18 @@ void* counted(std::size_t bytes) {
   throw std::bad_alloc();
 }
 }  // namespace
+
+/// What UCX answers to the next receive, if not 0.
+std::intptr_t next_receive_fails_with = 0;
+
+// In front of UCX's. NOLINTNEXTLINE(readability-function-size)
+extern "C" void* ucp_tag_recv_nbx(void* worker, void* data, std::size_t count, std::uint64_t tag, std::uint64_t mask,
+                                  const void* parameters) {
+  using Receive = void* (*)(void*, void*, std::size_t, std::uint64_t, std::uint64_t, const void*);
+  static const auto ucx = reinterpret_cast<Receive>(dlsym(RTLD_NEXT, "ucp_tag_recv_nbx"));
+  if (const std::intptr_t status = std::exchange(next_receive_fails_with, 0)) return reinterpret_cast<void*>(status);
+  return ucx(worker, data, count, tag, mask, parameters);
+}
 
 // Not inlined: g++ 12 would take an inlined half for a mismatch with the other.
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return counted(bytes); }
@@ -125,6 +140,30 @@ TEST_P(UcxSteadyState, IsShutWhereMemoryRunsOut) {
       require(error.code() == (rendezvous.rank == 0 ? Errc::no_memory : Errc::peer_lost), error.what());
       require(std::string(error.what()).starts_with("rank 0"), error.what());
       require(error_of([&] { transport->done(0); }).code() == error.code(), "it stays shut");
+      return 0;
+    });
+    EXPECT_EQ(complaints(results), "");
+  }
+}
+
+/// What fails in this process is no peer's fault, and known at once.
+TEST(UcxFailure, BlamesNoPeerForAFailureOfItsOwn) {
+  constexpr std::intptr_t kNoMemory = -4, kInvalidParameter = -5;  // ucs_status_t
+  for (const std::intptr_t status : {kNoMemory, kInvalidParameter}) {
+    const auto results = run_ranks(2, [&](const Rendezvous& rendezvous) {
+      const auto transport = networks().back().open(rendezvous);
+      barrier(*transport);
+      std::byte byte{};
+      const Message message = receive_from(1 - rendezvous.rank, 3, {&byte, 1});
+      if (rendezvous.rank == 0) next_receive_fails_with = status;
+      const TimePoint began = Clock::now();
+      const Error error = error_of([&] { wait(*transport, transport->post({&message, 1})); });
+      require(Clock::now() - began < std::chrono::seconds(1), "it is known at once");
+      const std::string text = "rank 0: UCX failed here, with a message to or from rank 1: ";
+      const Errc own = status == kNoMemory ? Errc::no_memory : Errc::transport;
+      require(error.code() == (rendezvous.rank == 0 ? own : Errc::peer_lost), error.what());
+      require(std::string(error.what()).starts_with((rendezvous.rank == 0 ? "" : "rank 0 lost: ") + text),
+              error.what());
       return 0;
     });
     EXPECT_EQ(complaints(results), "");

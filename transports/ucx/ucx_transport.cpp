@@ -14,8 +14,9 @@ constexpr int kTagBits = 48;
 /// A UCP tag is the sender's rank and the tag of the message, so that equal tags of two senders do not meet.
 std::uint64_t wire_tag(int sender, std::uint64_t tag) noexcept { return std::uint64_t(sender) << kTagBits | tag; }
 
-/// How long UCX's word of a lost peer waits for Membership's, which knows the reason.
-constexpr std::chrono::milliseconds kReasonGrace{100};
+/// How long UCX's word of a lost peer waits for Membership's, which knows the reason, and for that of another part,
+/// which knows whether the peer gave up because of another (kDeathGrace).
+constexpr std::chrono::milliseconds kReasonGrace{200};
 
 constexpr std::uint64_t kHello = 0x7477'7563'7821'0001;  ///< first word between two ranks: also the byte order
 
@@ -276,11 +277,16 @@ void UcxTransport::act_on_failure() {
     const auto& message = table_.failure();
     suspicion_ = endpoint ? Suspicion{endpoint->peer, endpoint->status, Clock::now()}
                           : Suspicion{message->peer, message->status, Clock::now()};
+    if (!is_about_peer(suspicion_->status))
+      fail(code_of(suspicion_->status),
+           "rank " + std::to_string(rank_) + ": UCX failed here, with a message to or from rank " +
+               std::to_string(suspicion_->peer) + ": " + status_text(suspicion_->status) + LogCapture::text(),
+           false);
   }
   if (Clock::now() - suspicion_->since < kReasonGrace || membership_->loss()) return;
   fail(Errc::peer_lost,
        "rank " + std::to_string(suspicion_->peer) + " lost: its connection failed (" + status_text(suspicion_->status) +
-           ")" + LogCapture::text(),
+           "); it may have given up because of another rank" + LogCapture::text(),
        false);
 }
 
@@ -347,11 +353,10 @@ void UcxTransport::close_in_order() {
     abort("it closed its transport with messages unfinished");
     return;
   }
-  const TimePoint until = deadline_after(limit_);
-  const auto left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()); };
+  const TimePoint until = closing_until(limit_);
   // Peers may still wait for our last messages, which UCX may still hold; once flushed they need no help from us.
   const bool is_flushed = connections_->flush(until, [this] { return membership_->loss().has_value(); });
-  if (is_flushed) membership_->leave(std::max(left(), std::chrono::milliseconds{1}));
+  if (is_flushed) membership_->leave(time_left(until));
   for (const Attachment& attachment : attachments_) ucp_mem_unmap(connections_->context(), attachment.handle);
   attachments_.clear();
   if (is_flushed && !membership_->loss())
