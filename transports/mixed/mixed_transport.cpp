@@ -8,15 +8,22 @@
 namespace tightwire::mixed {
 
 MixedTransport::MixedTransport(int rank, Nodes nodes, std::unique_ptr<TransportPart> inside,
-                               std::unique_ptr<TransportPart> across)
+                               std::unique_ptr<TransportPart> across, std::chrono::milliseconds limit)
     : rank_(rank),
       nodes_(std::move(nodes)),
       node_(nodes_.place_of(rank).first + 1),
+      limit_(limit),
       out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank) + ": out of memory"),
       across_(std::move(across)),
       inside_(std::move(inside)) {
   is_near_.resize(static_cast<std::size_t>(across_->size()));
   for (const int near : nodes_.ranks[nodes_.place_of(rank).first]) is_near_[static_cast<std::size_t>(near)] = true;
+}
+
+MixedTransport::~MixedTransport() {
+  const TimePoint until = deadline_after(limit_);
+  inside_->close_by(until);
+  across_->close_by(until);
 }
 
 std::string MixedTransport::describe() const {

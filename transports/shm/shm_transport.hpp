@@ -23,6 +23,7 @@
 #include "memory_file.hpp"
 #include "part.hpp"
 #include "peer.hpp"
+#include "process_watch.hpp"
 #include "round_table.hpp"
 #include "segment.hpp"
 
@@ -31,7 +32,11 @@ namespace tightwire::shm {
 /// Our own memory file, of which peers see all.
 struct OwnSegment {
   OwnSegment(int ranks, std::uint64_t word);
+  /// Takes the memory of rings and streams, which is much where ranks are many: once it is known who shares it. Throws
+  /// Error(no_memory).
+  void reserve() const { file.reserve(0, layout.ring_at(ranks)); }
 
+  int ranks;
   SegmentLayout layout;
   MemoryFile file;
   Mapping control;
@@ -90,6 +95,11 @@ class ShmTransport final : public TransportPart {
     Mapping memory;
   };
 
+  struct Death {
+    int peer;
+    TimePoint since;
+  };
+
   void add_lane(int peer, const Peer& theirs);
   std::optional<Error> try_lanes(const std::vector<Peer>& peers);
   std::optional<Error> outcome_of(int peer, TimePoint until);
@@ -108,10 +118,12 @@ class ShmTransport final : public TransportPart {
   std::uint64_t& heard_by_caller();
   void announce() noexcept { news_.fetch_add(1); }
   void wake_sleepers() noexcept;
+  void tell_sleepers() noexcept { own_->head->sleepers.store(sleepers_); }
   bool has_news() const noexcept;
   void require_open() const;
   void progress();
   void require_healthy();
+  void look_for_deaths();
   [[noreturn]] void fail(Errc code, std::string_view message, bool is_known_to_peers);
   [[noreturn]] void fail_as_thrown();
   void close_in_order();
@@ -137,11 +149,15 @@ class ShmTransport final : public TransportPart {
   std::vector<Neighbour> neighbours_;         ///< by rank; ours is empty, and of those that it does not reach
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null of the same
   std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
+  ProcessWatch processes_;                                       ///< of the peers
+  TimePoint asked_processes_{};
+  std::optional<Death> death_;
+  std::uint32_t sleepers_ = 0;  ///< threads of ours: what the head says anyone may have written
   std::optional<Error> failure_;
 };
 
 /// As `shm::open`. Tests sleep for longer, so that a missed bell is not made up for.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise,
-                                std::chrono::milliseconds longest_sleep);
+                                std::chrono::milliseconds longest_sleep, std::string_view asked = "shm");
 
 }  // namespace tightwire::shm
