@@ -7,8 +7,8 @@
 
 namespace tightwire {
 
-/// Tells the process that made it from its children by fork(): there memory, connections and peers are the parent's, and
-/// not even a mutex can be had, since a thread that the child does not have may hold it for ever.
+/// Tells the process that made it from its children by fork(): there memory, connections and peers are the parent's,
+/// and not even a mutex can be had, since a thread that the child does not have may hold it for ever.
 class ForkGuard {
  public:
   bool in_forked_child() const noexcept { return generation_ != rendezvous::fork_generation(); }

@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 
 #include <array>
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <thread>
 
@@ -97,6 +99,45 @@ TEST(UcxMixed, ANodeThatCannotShareMemoryIsKnownToAllNodes) {
     require(transport->describe().starts_with("ucx "), transport->describe());
     barrier(*transport);
   });
+}
+
+TEST(UcxMixed, HasTheLimitsOfItsParts) {
+  const Rendezvous job{.rank = 0, .size = 65'537, .address = "file:///nowhere/at/all", .key = "k", .timeout = {}};
+  const Error error = error_of([&] { mixed::open(job); });
+  EXPECT_EQ(error.code(), Errc::unsupported);
+  EXPECT_STREQ(error.what(), "ucx: at most 65536 ranks, got 65537");
+}
+
+/// Rank 0, through which all hear of the dead, is stopped: each rank that shares memory with one sees its end by
+/// itself, before it could take another for lost that gave up because of that.
+TEST(UcxMixed, NamesWhoDiedThoughRankZeroIsStopped) {
+  const Shared<std::atomic<int>> ready;
+  const auto results =
+      run_ranks(4,
+                [&](const Rendezvous& rendezvous) {
+                  const auto transport = kMixed.open(rendezvous, {0, 1, 1, 2});
+                  barrier(*transport);
+                  ++*ready;
+                  const Error error = error_of([&] {
+                    for (;;) {
+                      transport->done(0);
+                      transport->idle(Clock::now() + std::chrono::seconds(1));
+                    }
+                  });
+                  require_in("rank 1 lost: ", error.what());
+                  std::_Exit(0);
+                  return 0;
+                },
+                {.meanwhile = [&](const std::vector<pid_t>& ids) {
+                  const auto pause = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+                  for (int turn = 0; *ready < 4 && turn < 1'000; ++turn) pause(10);
+                  kill(ids[0], SIGSTOP);
+                  pause(50);
+                  kill(ids[1], SIGKILL);
+                  pause(1'500);
+                  kill(ids[0], SIGKILL);
+                }});
+  for (const std::size_t rank : {2U, 3U}) EXPECT_EQ(results[rank].exit_status, 0) << results[rank].text;
 }
 
 TEST(UcxMixed, ChecksumsAreForFramesThatLeaveTheNode) {
