@@ -140,6 +140,43 @@ TEST(UcxMixed, NamesWhoDiedThoughRankZeroIsStopped) {
   for (const std::size_t rank : {2U, 3U}) EXPECT_EQ(results[rank].exit_status, 0) << results[rank].text;
 }
 
+/// Tells by when it would close.
+class ClosingPart final : public TransportPart {
+ public:
+  explicit ClosingPart(TimePoint& closes_by) : closes_by_(closes_by) {}
+  ~ClosingPart() override { closes_by_ = closing_until(std::chrono::hours(1)); }
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 2; }
+  std::string describe() const override { return ""; }
+  void detach(std::span<std::byte> /*memory*/) noexcept override {}
+  Ticket post(std::span<const Message> /*round*/) override { return 0; }
+  bool settle(Ticket /*ticket*/) override { return true; }
+  bool look() override { return true; }
+  void check_peers() override {}
+  void hear() override {}
+  void idle(TimePoint /*until*/) override {}
+  void wake() noexcept override {}
+  std::chrono::milliseconds going_to_sleep() override { return {}; }
+  void end_sleep() noexcept override {}
+  std::array<int, 3> descriptors() const noexcept override { return {-1, -1, -1}; }
+  bool uses(std::span<const std::byte> /*memory*/) const noexcept override { return false; }
+  std::vector<int> silent(Ticket /*ticket*/) const override { return {}; }
+  std::string waiting_for(Ticket /*ticket*/) const override { return ""; }
+  void abort(std::string_view /*reason*/) noexcept override {}
+
+ private:
+  TimePoint& closes_by_;
+};
+
+TEST(UcxMixed, ClosesBothPartsByOneDeadline) {
+  TimePoint inside, across;
+  std::make_unique<mixed::MixedTransport>(0, Nodes{.ranks = {{0}, {1}}}, std::make_unique<ClosingPart>(inside),
+                                          std::make_unique<ClosingPart>(across), std::chrono::seconds(2))
+      .reset();
+  EXPECT_EQ(inside, across);
+  EXPECT_LE(inside, Clock::now() + std::chrono::seconds(2));
+}
+
 TEST(UcxMixed, ChecksumsAreForFramesThatLeaveTheNode) {
   run([](const Rendezvous& rendezvous) {
     const auto transport = kMixed.open(rendezvous, {0, 0, 1, 1});
