@@ -17,6 +17,10 @@ namespace tightwire {
 /// What bounds one sleep, should news be missed.
 inline constexpr std::chrono::milliseconds kLongestSleep{100};
 
+/// How long a part that sees by itself that a peer's process ended waits for Membership's word, which may know the
+/// reason.
+inline constexpr std::chrono::milliseconds kDeathGrace{100};
+
 /// What is left of a limit, and a little if nothing is: to be told why it was not enough.
 inline std::chrono::milliseconds time_left(TimePoint until) {
   return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()),
@@ -64,6 +68,17 @@ class TransportPart : public Transport {
   virtual bool uses(std::span<const std::byte> memory) const noexcept = 0;
   /// Ranks that an unfinished round still waits for.
   virtual std::vector<int> silent(Ticket ticket) const = 0;
+
+  /// Before it ends: closing in order takes until then at most, even if its own limit is later.
+  void close_by(TimePoint until) noexcept { close_by_ = until; }
+
+ protected:
+  TimePoint closing_until(std::chrono::milliseconds limit) const noexcept {
+    return std::min(deadline_after(limit), close_by_);
+  }
+
+ private:
+  TimePoint close_by_ = TimePoint::max();
 };
 
 /// What a rank has made for a part before it joins, so that it can tell the others how it is reached.

@@ -18,10 +18,10 @@ using Otherwise =
 /// through /proc, so that nothing is left behind however a rank ends and no limit on /dev/shm counts. Frames of a
 /// Session are read where their sender has them. Every rank takes 0.3 MiB per other rank besides.
 ///
-/// Ranks must run on one machine, in the same namespaces of processes, users and network, with the same rights.
-/// Collective: returns on every rank or throws Error(unsupported) that says what is different and where, or whose
-/// memory a rank cannot open and why, or Error(timeout | mismatch | no_memory | peer_lost), within the rendezvous'
-/// limit.
+/// At most 1024 ranks. They must run on one machine, in the same namespaces of processes, users and network, with the
+/// same rights. Collective: returns on every rank or throws Error(unsupported) that says what is different and where,
+/// or whose memory a rank cannot open and why, or Error(timeout | mismatch | no_memory | peer_lost), within the
+/// rendezvous' limit. That a peer's process ended is known without rank 0 (pidfd, Linux 5.3), too.
 ///
 /// In a child of fork() it is inert: calls throw Error(unsupported), and memory that was attached stays the parent's.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous);

@@ -22,7 +22,8 @@ struct Options {
 };
 
 /// Joins the job and connects to every rank over UCX (shared memory, TCP, what UCX has). Collective: returns on
-/// every rank or throws Error(timeout | mismatch | transport) on every rank, within the rendezvous' limit.
+/// every rank or throws Error(timeout | mismatch | transport) on every rank, within the rendezvous' limit. At most
+/// 65536 ranks. In a child of fork() it is inert: calls throw Error(unsupported), and connections stay the parent's.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& options = {});
 
 /// The UCX version linked and the transports it has here, for `tightwire info`.

@@ -240,6 +240,37 @@ TEST_F(ShmLane, LeavesTheMutexBetweenPartsOfLongMessages) {
   EXPECT_LE(most, stream_data_.size());
 }
 
+/// Or they would be waited for, at full speed, until the deadline.
+TEST_F(ShmLane, RefusesPositionsThatCannotBe) {
+  std::vector<std::byte> data(30'000);
+  const std::string text = "a place in shared memory that cannot be";
+  peer_.push({.kind = RecordKind::staged_offer, .tag = 5, .bytes = data.size(), .id = 1}, nullptr, 0);
+  expect_message(data.size());
+  stream_.head = stream_data_.size() + 1;
+  expect_in(text, corrupt());
+  {
+    RoundTable table;
+    stream_.head = 0;
+    stream_.tail = 1;  // behind which nothing was written
+    in_ = std::make_unique<Ring>();
+    out_ = std::make_unique<Ring>();
+    Lane lane(3, ends(), table, attachments_);
+    lane.send(table.add(table.open(), {Message::Kind::send, 3, 5, data.data(), data.size()}));
+    RingReader offers(out_.get());
+    RingWriter(in_.get()).push({.kind = RecordKind::wanted, .id = offers.next().fields.id}, nullptr, 0);
+    EXPECT_THROW(lane.progress(), Error);
+  }
+  RoundTable table;
+  in_ = std::make_unique<Ring>();
+  out_ = std::make_unique<Ring>();
+  Lane lane(3, ends(), table, attachments_);
+  const auto send = [&] { lane.send(table.add(table.open(), {Message::Kind::send, 3, 5, data.data(), 16'000})); };
+  for (int i = 0; i < 5; ++i) send();
+  ASSERT_TRUE(lane.is_held_up());
+  out_->tail = std::uint64_t{1} << 40;
+  EXPECT_THROW(lane.progress(), Error);
+}
+
 TEST_F(ShmLane, RefusesUnknownRecords) {
   peer_.push({.kind = static_cast<RecordKind>(99)}, nullptr, 0);
   expect_in("a record of unknown kind 99", corrupt());

@@ -4,11 +4,15 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,9 +25,12 @@
 #include <tightwire/workspace.hpp>
 
 #include "process_ranks.hpp"
+#include "shm/opening.hpp"
 #include "shm/peer.hpp"
+#include "shm/segment.hpp"
 
 namespace {
+std::size_t largest_refused_set = 0;  ///< of processors, in bytes, as on machines with more of them
 std::atomic<std::uint64_t> allocations{0};
 thread_local int allocations_until_failure = -1;  // never
 }  // namespace
@@ -37,6 +44,18 @@ thread_local int allocations_until_failure = -1;  // never
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+// In front of that of the C library.
+extern "C" int sched_getaffinity(pid_t process, std::size_t bytes, cpu_set_t* set) noexcept {
+  if (bytes <= largest_refused_set) {
+    errno = EINVAL;
+    return -1;
+  }
+  const long count = syscall(SYS_sched_getaffinity, process, bytes, set);
+  if (count < 0) return -1;
+  std::memset(reinterpret_cast<char*>(set) + count, 0, bytes - static_cast<std::size_t>(count));
+  return 0;
+}
 
 namespace tightwire::testing::shm_open_test {
 namespace {
@@ -145,19 +164,79 @@ TEST(ShmOpen, TakesAnotherTransportWhateverKeepsARankFromSharing) {
 
 TEST(ShmOpen, SharesLessWhereFilesAreLimited) {
   run(2, [](const Rendezvous& rendezvous) {
-    set_limit(RLIMIT_FSIZE, std::size_t{8} << 20);
+    constexpr std::size_t kLimit = std::size_t{8} << 20;
+    set_limit(RLIMIT_FSIZE, kLimit);
     const auto transport = shm::open(rendezvous);
+    for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+      struct stat status {};
+      if (!has(std::filesystem::read_symlink(each).string(), "memfd:tightwire")) continue;
+      require(stat(each.path().c_str(), &status) == 0 && static_cast<std::size_t>(status.st_size) <= kLimit,
+              "its file is no larger than files may be; got " + std::to_string(status.st_size) + " bytes");
+    }
     const Workspace little(1 << 20), much(std::size_t{8} << 20);
     for (const Workspace* memory : {&much, &little}) {
       transport->attach_pages(memory->pages());
+      std::fill_n(memory->data(), 500'000, std::byte(1 + rendezvous.rank));
       const Message send = to(1 - rendezvous.rank, 3, memory->span().first(500'000));
       const Message receive = from(1 - rendezvous.rank, 3, memory->span().last(500'000));
       const Ticket ticket = transport->post({&send, 1});
       finish(*transport, transport->post({&receive, 1}));
       finish(*transport, ticket);
+      require(std::count(receive.data, receive.data + receive.bytes, std::byte(2 - rendezvous.rank)) == 500'000,
+              "what was sent arrives, from memory that is shared or not");
     }
     barrier(*transport);
   });
+}
+
+/// They may still be able to over UCX, or be on several machines.
+TEST(ShmOpen, LeavesItToTheOthersToSayHowManyRanksAreTooMany) {
+  constexpr int kTooMany = shm::kMostRanks + 1;
+  const shm::Peer peer = shm::decode_peer(shm::prepare(kTooMany)->blob(), 0);
+  EXPECT_EQ(peer.failure, Errc::unsupported);
+  EXPECT_EQ(peer.failure_text, "shm: at most 1024 ranks can share memory, and there are 1025");
+  EXPECT_FALSE(peer.place.boot_id.empty()) << "where it is, is known";
+  run(1, [](const Rendezvous& rendezvous) {
+    Rendezvous job = rendezvous;
+    job.size = kTooMany;
+    job.timeout = std::chrono::milliseconds(300);
+    const Error error = error_of([&] { open_transport(job, "auto"); }, "one rank of many");
+    require(error.code() == Errc::timeout, error.what());
+  });
+}
+
+TEST(ShmOpen, NamesTheTransportsThatRanksWereAskedFor) {
+  run(2, [](const Rendezvous& rendezvous) {
+    setenv("UCX_TLS", "tcp,self", 1);
+    Rendezvous own = rendezvous;
+    for (const auto& [first, second] : std::vector<std::array<std::string, 2>>{
+             {"auto", "shm"}, {"ucx", "shm"}, {"auto", "mixed"}, {"mixed", "ucx"}}) {
+      own.address += "1";
+      const TimePoint began = Clock::now();
+      const Error error = error_of([&] { open_transport(own, rendezvous.rank == 0 ? first : second); }, "a difference");
+      require(error.code() == Errc::mismatch, error.what());
+      require(has(error.what(), "rank 0 for " + first) && has(error.what(), "rank 1 for " + second), error.what());
+      require(Clock::now() - began < std::chrono::seconds(5), "nobody waits for the limit");
+    }
+  });
+}
+
+TEST(ShmOpen, KnowsItsProcessorsHoweverManyThereAre) {
+  const std::string few = shm::allowed_processors();
+  ASSERT_FALSE(few.empty());
+  largest_refused_set = 1'000;
+  const std::string many = shm::allowed_processors();
+  largest_refused_set = ~std::size_t{0};
+  EXPECT_EQ(shm::allowed_processors(), "");
+  largest_refused_set = 0;
+  EXPECT_EQ(many.substr(0, few.size()), few);
+  EXPECT_GT(many.size(), 2'000u);
+  std::vector<shm::Peer> peers(2);
+  peers[0].processors = few;
+  peers[1].processors = many;
+  EXPECT_EQ(shm::processors_of(peers, {0, 1}), shm::processors_of(peers, {0}));
+  peers[1].processors = "";
+  EXPECT_EQ(shm::processors_of(peers, {0, 1}), std::nullopt) << "unknown is not none";
 }
 
 /// One limit holds for all attempts together, and who is lost before the second one is not waited for there.

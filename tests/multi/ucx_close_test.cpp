@@ -190,6 +190,44 @@ TEST_P(UcxClose, DetachingMemoryInUseGivesUpAndKeepsUcxOut) {
   }));
 }
 
+/// A child's calls are refused, and whatever it does to its copy its parent's goes on.
+TEST_P(UcxClose, IsInertInAForkedChild) {
+  expect_silence(run_ranks(2, [&](const Rendezvous& rendezvous) {
+    auto transport = open(rendezvous);
+    const int peer = 1 - rendezvous.rank;
+    std::vector<std::byte> in(300'000), out(in.size(), std::byte{7}), other(100);
+    transport->attach(out);
+    const Message round[] = {receive_from(peer, 5, in), send_to(peer, 5, out)};
+    const Message word = receive_from(peer, 6, other);
+    const Ticket waiting = transport->post({&word, 1});
+    std::fflush(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto is_refused = [](const auto& call) { return error_of(call).code() == Errc::unsupported; };
+      const bool refused =
+          is_refused([&] { transport->post(round); }) && is_refused([&] { transport->done(waiting); }) &&
+          is_refused([&] { transport->idle(Clock::now()); }) && is_refused([&] { transport->attach_pages(in); }) &&
+          is_refused([&] { static_cast<void>(transport->waiting_for(waiting)); });
+      transport->wake();
+      transport->detach(out);
+      transport->abort("a child");
+      transport.reset();
+      _exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "calls in the child are refused");
+    for (int turn = 0; turn < 3; ++turn) wait(*transport, transport->post(round));
+    require(in == out, "the parent and its peer go on");
+    const Message last = send_to(peer, 6, other);
+    wait(*transport, transport->post({&last, 1}));
+    wait(*transport, waiting);
+    transport->detach(out);
+    barrier(*transport);
+    return 0;
+  }));
+}
+
 /// A peer may be reading what it was lent, and hear of the end only later.
 TEST_P(UcxClose, DetachingAfterAFailureLeavesWhatPeersRead) {
   const Shared<std::atomic<int>> detached;

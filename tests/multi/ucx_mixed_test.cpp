@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 
 #include <array>
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <thread>
 
@@ -97,6 +99,82 @@ TEST(UcxMixed, ANodeThatCannotShareMemoryIsKnownToAllNodes) {
     require(transport->describe().starts_with("ucx "), transport->describe());
     barrier(*transport);
   });
+}
+
+TEST(UcxMixed, HasTheLimitsOfItsParts) {
+  const Rendezvous job{.rank = 0, .size = 65'537, .address = "file:///nowhere/at/all", .key = "k", .timeout = {}};
+  const Error error = error_of([&] { mixed::open(job); });
+  EXPECT_EQ(error.code(), Errc::unsupported);
+  EXPECT_STREQ(error.what(), "ucx: at most 65536 ranks, got 65537");
+}
+
+/// Rank 0, through which all hear of the dead, is stopped: each rank that shares memory with one sees its end by
+/// itself, before it could take another for lost that gave up because of that.
+TEST(UcxMixed, NamesWhoDiedThoughRankZeroIsStopped) {
+  const Shared<std::atomic<int>> ready;
+  const auto results =
+      run_ranks(4,
+                [&](const Rendezvous& rendezvous) {
+                  const auto transport = kMixed.open(rendezvous, {0, 1, 1, 2});
+                  barrier(*transport);
+                  ++*ready;
+                  const Error error = error_of([&] {
+                    for (;;) {
+                      transport->done(0);
+                      transport->idle(Clock::now() + std::chrono::seconds(1));
+                    }
+                  });
+                  require_in("rank 1 lost: ", error.what());
+                  std::_Exit(0);
+                  return 0;
+                },
+                {.meanwhile = [&](const std::vector<pid_t>& ids) {
+                  const auto pause = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+                  for (int turn = 0; *ready < 4 && turn < 1'000; ++turn) pause(10);
+                  kill(ids[0], SIGSTOP);
+                  pause(50);
+                  kill(ids[1], SIGKILL);
+                  pause(1'500);
+                  kill(ids[0], SIGKILL);
+                }});
+  for (const std::size_t rank : {2U, 3U}) EXPECT_EQ(results[rank].exit_status, 0) << results[rank].text;
+}
+
+/// Tells by when it would close.
+class ClosingPart final : public TransportPart {
+ public:
+  explicit ClosingPart(TimePoint& closes_by) : closes_by_(closes_by) {}
+  ~ClosingPart() override { closes_by_ = closing_until(std::chrono::hours(1)); }
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 2; }
+  std::string describe() const override { return ""; }
+  void detach(std::span<std::byte> /*memory*/) noexcept override {}
+  Ticket post(std::span<const Message> /*round*/) override { return 0; }
+  bool settle(Ticket /*ticket*/) override { return true; }
+  bool look() override { return true; }
+  void check_peers() override {}
+  void hear() override {}
+  void idle(TimePoint /*until*/) override {}
+  void wake() noexcept override {}
+  std::chrono::milliseconds going_to_sleep() override { return {}; }
+  void end_sleep() noexcept override {}
+  std::array<int, 3> descriptors() const noexcept override { return {-1, -1, -1}; }
+  bool uses(std::span<const std::byte> /*memory*/) const noexcept override { return false; }
+  std::vector<int> silent(Ticket /*ticket*/) const override { return {}; }
+  std::string waiting_for(Ticket /*ticket*/) const override { return ""; }
+  void abort(std::string_view /*reason*/) noexcept override {}
+
+ private:
+  TimePoint& closes_by_;
+};
+
+TEST(UcxMixed, ClosesBothPartsByOneDeadline) {
+  TimePoint inside, across;
+  std::make_unique<mixed::MixedTransport>(0, Nodes{.ranks = {{0}, {1}}}, std::make_unique<ClosingPart>(inside),
+                                          std::make_unique<ClosingPart>(across), std::chrono::seconds(2))
+      .reset();
+  EXPECT_EQ(inside, across);
+  EXPECT_LE(inside, Clock::now() + std::chrono::seconds(2));
 }
 
 TEST(UcxMixed, ChecksumsAreForFramesThatLeaveTheNode) {

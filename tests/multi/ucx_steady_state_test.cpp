@@ -1,23 +1,40 @@
-// Once under way, the transport allocates nothing, however long it runs.
+// Once under way, the transport allocates nothing, however long it runs; and it is shut where it cannot.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "ucx_support.hpp"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};
+thread_local int allocations_until_failure = -1;  // never
 
 void* counted(std::size_t bytes) {
   ++allocations;
+  if (allocations_until_failure >= 0 && allocations_until_failure-- == 0) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
 }  // namespace
+
+/// What UCX answers to the next receive, if not 0.
+std::intptr_t next_receive_fails_with = 0;
+
+// In front of UCX's. NOLINTNEXTLINE(readability-function-size)
+extern "C" void* ucp_tag_recv_nbx(void* worker, void* data, std::size_t count, std::uint64_t tag, std::uint64_t mask,
+                                  const void* parameters) {
+  using Receive = void* (*)(void*, void*, std::size_t, std::uint64_t, std::uint64_t, const void*);
+  static const auto ucx = reinterpret_cast<Receive>(dlsym(RTLD_NEXT, "ucp_tag_recv_nbx"));
+  if (const std::intptr_t status = std::exchange(next_receive_fails_with, 0)) return reinterpret_cast<void*>(status);
+  return ucx(worker, data, count, tag, mask, parameters);
+}
 
 // Not inlined: g++ 12 would take an inlined half for a mismatch with the other.
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return counted(bytes); }
@@ -101,6 +118,56 @@ TEST_P(UcxSteadyState, AllocatesNothing) {
   RecordProperty("page_faults", std::to_string(growth->page_faults));
   std::printf("growth over 1000 steps of 12 messages: heap %ld bytes, %ld page faults\n", growth->heap_bytes,
               growth->page_faults);
+}
+
+/// Or receives would go on into memory that the caller, who saw an exception, takes back.
+TEST_P(UcxSteadyState, IsShutWhereMemoryRunsOut) {
+  for (const int allocation : {0, 4, 15}) {
+    const auto results = run_ranks(2, [&](const Rendezvous& rendezvous) {
+      const std::unique_ptr<Transport> transport = GetParam().open(rendezvous);
+      barrier(*transport);
+      std::vector<std::byte> bytes(300);
+      std::vector<Message> round;
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        round.push_back(receive_from(1 - rendezvous.rank, i, std::span(bytes).subspan(i, 1)));
+      const Error error = error_of([&] {
+        if (rendezvous.rank == 0) allocations_until_failure = allocation;
+        const Ticket ticket = transport->post(round);
+        allocations_until_failure = -1;
+        wait(*transport, ticket);
+      });
+      allocations_until_failure = -1;
+      require(error.code() == (rendezvous.rank == 0 ? Errc::no_memory : Errc::peer_lost), error.what());
+      require(std::string(error.what()).starts_with("rank 0"), error.what());
+      require(error_of([&] { transport->done(0); }).code() == error.code(), "it stays shut");
+      return 0;
+    });
+    EXPECT_EQ(complaints(results), "");
+  }
+}
+
+/// What fails in this process is no peer's fault, and known at once.
+TEST(UcxFailure, BlamesNoPeerForAFailureOfItsOwn) {
+  constexpr std::intptr_t kNoMemory = -4, kInvalidParameter = -5;  // ucs_status_t
+  for (const std::intptr_t status : {kNoMemory, kInvalidParameter}) {
+    const auto results = run_ranks(2, [&](const Rendezvous& rendezvous) {
+      const auto transport = networks().back().open(rendezvous);
+      barrier(*transport);
+      std::byte byte{};
+      const Message message = receive_from(1 - rendezvous.rank, 3, {&byte, 1});
+      if (rendezvous.rank == 0) next_receive_fails_with = status;
+      const TimePoint began = Clock::now();
+      const Error error = error_of([&] { wait(*transport, transport->post({&message, 1})); });
+      require(Clock::now() - began < std::chrono::seconds(1), "it is known at once");
+      const std::string text = "rank 0: UCX failed here, with a message to or from rank 1: ";
+      const Errc own = status == kNoMemory ? Errc::no_memory : Errc::transport;
+      require(error.code() == (rendezvous.rank == 0 ? own : Errc::peer_lost), error.what());
+      require(std::string(error.what()).starts_with((rendezvous.rank == 0 ? "" : "rank 0 lost: ") + text),
+              error.what());
+      return 0;
+    });
+    EXPECT_EQ(complaints(results), "");
+  }
 }
 
 }  // namespace

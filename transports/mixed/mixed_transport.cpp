@@ -8,14 +8,22 @@
 namespace tightwire::mixed {
 
 MixedTransport::MixedTransport(int rank, Nodes nodes, std::unique_ptr<TransportPart> inside,
-                               std::unique_ptr<TransportPart> across)
+                               std::unique_ptr<TransportPart> across, std::chrono::milliseconds limit)
     : rank_(rank),
       nodes_(std::move(nodes)),
       node_(nodes_.place_of(rank).first + 1),
+      limit_(limit),
+      out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank) + ": out of memory"),
       across_(std::move(across)),
       inside_(std::move(inside)) {
   is_near_.resize(static_cast<std::size_t>(across_->size()));
   for (const int near : nodes_.ranks[nodes_.place_of(rank).first]) is_near_[static_cast<std::size_t>(near)] = true;
+}
+
+MixedTransport::~MixedTransport() {
+  const TimePoint until = deadline_after(limit_);
+  inside_->close_by(until);
+  across_->close_by(until);
 }
 
 std::string MixedTransport::describe() const {
@@ -24,6 +32,7 @@ std::string MixedTransport::describe() const {
 }
 
 void MixedTransport::require_open() const {
+  origin_.require_parent(rank_);
   const std::lock_guard lock(mutex_);
   if (failure_) throw Error(*failure_);
 }
@@ -35,6 +44,8 @@ auto MixedTransport::attempt(const Call& call) {
     return call();
   } catch (const Error& error) {
     fail(error);
+  } catch (const std::exception&) {  // of our own lists of messages: the parts throw nothing but Errors
+    fail(out_of_memory_);
   }
 }
 
@@ -65,6 +76,7 @@ void MixedTransport::attach_pages(std::span<std::byte> pages) {
 }
 
 void MixedTransport::detach(std::span<std::byte> memory) noexcept {
+  if (origin_.in_forked_child()) return;
   if (inside_->uses(memory) || across_->uses(memory)) abort("it took away memory that unfinished messages use");
   across_->detach(memory);
   inside_->detach(memory);
@@ -130,6 +142,7 @@ void MixedTransport::idle(TimePoint until) {
 }
 
 std::string MixedTransport::waiting_for(Ticket ticket) const {
+  origin_.require_parent(rank_);
   const std::lock_guard lock(mutex_);
   const Round* const round = rounds_.find(ticket);
   if (round == nullptr) return {};
@@ -139,13 +152,15 @@ std::string MixedTransport::waiting_for(Ticket ticket) const {
 }
 
 void MixedTransport::abort(std::string_view reason) noexcept {
+  if (origin_.in_forked_child()) return;
   try {
     const std::lock_guard lock(mutex_);
     if (!failure_)
       failure_.emplace(Errc::peer_lost,
                        "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
   } catch (const std::exception&) {
-    // Out of memory for the text: the parts have their own.
+    const std::lock_guard lock(mutex_);
+    failure_ = out_of_memory_;  // for the text: the peers hear of it all the same
   }
   inside_->abort(reason);
   across_->abort(reason);

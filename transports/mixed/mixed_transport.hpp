@@ -11,15 +11,20 @@
 #include <tightwire/round_pool.hpp>
 #include <tightwire/transport.hpp>
 
+#include "fork_guard.hpp"
 #include "part.hpp"
 
 namespace tightwire::mixed {
 
 /// Two transports as one: to ranks of our node through one, to all others through the other. Ranks have the same
-/// numbers in both, and one Membership tells both who died. An error of one ends the other, too.
+/// numbers in both, and one Membership tells both who died. An error of one ends the other, too. In a child of fork()
+/// it is inert, as its parts are.
 class MixedTransport final : public Transport {
  public:
-  MixedTransport(int rank, Nodes nodes, std::unique_ptr<TransportPart> inside, std::unique_ptr<TransportPart> across);
+  /// `limit` bounds the collective close of both together in the destructor.
+  MixedTransport(int rank, Nodes nodes, std::unique_ptr<TransportPart> inside, std::unique_ptr<TransportPart> across,
+                 std::chrono::milliseconds limit);
+  ~MixedTransport() override;
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return static_cast<int>(is_near_.size()); }
@@ -62,6 +67,9 @@ class MixedTransport final : public Transport {
   const int rank_;
   const Nodes nodes_;
   const std::uint64_t node_;
+  const std::chrono::milliseconds limit_;
+  const ForkGuard origin_;
+  const Error out_of_memory_;  ///< made while there was some
   std::vector<bool> is_near_;
 
   mutable std::mutex mutex_;  // everything below, but what the parts do by themselves

@@ -8,6 +8,7 @@
 
 #include <tightwire/mixed.hpp>
 
+#include "asked.hpp"
 #include "mixed_transport.hpp"
 #include "shm/opening.hpp"
 #include "ucx/opening.hpp"
@@ -15,12 +16,10 @@
 namespace tightwire::mixed {
 namespace {
 
-/// The membership of a job as one of the parts has it. The last one to end leaves the job for all: that with `leaves`,
-/// which tells until when, once there is less time than it has for closing.
+/// The membership of a job as one of the parts has it. The last one to end leaves the job for all: that with `leaves`.
 class PartMembership final : public Membership {
  public:
-  PartMembership(std::shared_ptr<Membership> job, std::shared_ptr<std::optional<TimePoint>> leaves)
-      : job_(std::move(job)), leaves_(std::move(leaves)) {}
+  PartMembership(std::shared_ptr<Membership> job, bool leaves) : job_(std::move(job)), leaves_(leaves) {}
 
   int rank() const noexcept override { return job_->rank(); }
   int size() const noexcept override { return job_->size(); }
@@ -29,12 +28,12 @@ class PartMembership final : public Membership {
   int loss_descriptor() const noexcept override { return job_->loss_descriptor(); }
   void give_up(std::string_view reason) noexcept override { job_->give_up(reason); }
   void leave(std::chrono::milliseconds limit) noexcept override {
-    if (leaves_) job_->leave(*leaves_ ? std::min(limit, time_left(**leaves_)) : limit);
+    if (leaves_) job_->leave(limit);
   }
 
  private:
   std::shared_ptr<Membership> job_;
-  std::shared_ptr<std::optional<TimePoint>> leaves_;
+  bool leaves_;
 };
 
 /// What a rank tells the others: nodes, then how each part is reached, each with its length in front.
@@ -46,6 +45,7 @@ std::string pack(const std::vector<std::string>& fields) {
 
 constexpr std::size_t kFields = 4;
 constexpr std::string_view kMagic = "tightwire-mixed-1";
+constexpr std::string_view kAsked = "mixed";
 
 std::vector<std::string> unpack(std::string_view text, int rank) {
   std::vector<std::string> fields;
@@ -141,9 +141,10 @@ std::optional<Error> failure_of_any(std::optional<Error> own, TransportPart& acr
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<int>& node_of_rank,
                                 const ucx::Options& options, const Otherwise& otherwise,
                                 std::chrono::milliseconds longest_sleep) {
+  ucx::require_size(rendezvous.size);
   const TimePoint until = deadline_after(rendezvous.timeout);
   const Nodes nodes = tightwire::nodes_of(
-      {.node_of_rank = node_of_rank.empty() ? shm::nodes(rendezvous) : node_of_rank}, rendezvous.size);
+      {.node_of_rank = node_of_rank.empty() ? shm::nodes(rendezvous, kAsked) : node_of_rank}, rendezvous.size);
   const std::vector<int>& near = nodes.ranks[nodes.place_of(rendezvous.rank).first];
   std::vector<int> far;
   for (int rank = 0; rank < rendezvous.size; ++rank)
@@ -156,20 +157,22 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const std::vector<
   const auto across = ucx::prepare(rendezvous, with_checksums);
   Rendezvous rest = rendezvous;  // finding the nodes may have taken some of the limit
   rest.timeout = time_left(until);
-  std::shared_ptr<Membership> job =
-      Membership::join(rest, pack({std::string(kMagic), nodes.describe(), inside->blob(), across->blob()}));
-  const auto leaving = std::make_shared<std::optional<TimePoint>>();
-  Blobs blobs = blobs_in(job->blobs());
+  std::shared_ptr<Membership> job = Membership::join(
+      rest, with_asked(kAsked, pack({std::string(kMagic), nodes.describe(), inside->blob(), across->blob()})));
+  Blobs blobs = blobs_in(behind_asked(job->blobs()));
   const auto connect = [&](PartOpening& part, std::vector<std::string>& its, const std::vector<int>& ranks,
-                           std::shared_ptr<std::optional<TimePoint>> leaves) {
-    return part.connect({std::make_unique<PartMembership>(job, std::move(leaves)), std::move(its), ranks,
-                         rendezvous.timeout, until, longest_sleep});
+                           bool leaves) {
+    return part.connect({std::make_unique<PartMembership>(job, leaves), std::move(its), ranks, rendezvous.timeout,
+                         until, longest_sleep});
   };
-  auto to_near = connect(*inside, blobs.inside, near, nullptr);
-  auto to_far = connect(*across, blobs.across, far, leaving);
+  auto to_near = connect(*inside, blobs.inside, near, false);
+  auto to_far = connect(*across, blobs.across, far, true);
   const std::optional<Error> failure = failure_of_any(inside->failure(), *to_far, far, until);
-  if (!failure) return std::make_unique<MixedTransport>(rendezvous.rank, nodes, std::move(to_near), std::move(to_far));
-  *leaving = until;
+  if (!failure)
+    return std::make_unique<MixedTransport>(rendezvous.rank, nodes, std::move(to_near), std::move(to_far),
+                                            rendezvous.timeout);
+  if (to_near) to_near->close_by(until);
+  to_far->close_by(until);
   to_near.reset();
   to_far.reset();
   if (const auto loss = job->loss())

@@ -9,6 +9,9 @@
 
 namespace tightwire::network {
 
+/// Whether this build has UCX.
+bool has_ucx() noexcept;
+
 /// Over UCX. Throws Error(unsupported), with `because`, where this build has none.
 std::unique_ptr<Transport> between_machines(const Rendezvous& rendezvous, const std::string& because);
 

@@ -6,14 +6,28 @@
 #include <tightwire/open_transport.hpp>
 #include <tightwire/shm.hpp>
 
+#include "asked.hpp"
 #include "between_machines.hpp"
+#include "shm/opening.hpp"
 
 namespace tightwire {
+namespace {
+
+/// What cannot be opened here is refused where others are asked for the same, or they would wait for this rank.
+void meet(const Rendezvous& rendezvous, const std::string& asked) {
+  const auto membership = Membership::join(rendezvous, with_asked(asked, ""));
+  behind_asked(membership->blobs());
+  membership->leave(rendezvous.timeout);
+}
+
+}  // namespace
 
 std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const std::string& name) {
   const char* const variable = std::getenv("TIGHTWIRE_TRANSPORT");
   const std::string wanted = !name.empty() ? name : variable != nullptr ? variable : "auto";
   if (wanted == "shm") return shm::open(rendezvous);
+  const std::string without = network::has_ucx() ? "" : " in a build without ucx";
+  if (!without.empty() && (wanted == "ucx" || wanted == "mixed")) meet(rendezvous, wanted + without);
   if (wanted == "ucx") return network::between_machines(rendezvous, "TIGHTWIRE_TRANSPORT=ucx");
   if (wanted == "mixed") return network::by_node(rendezvous, {}, "TIGHTWIRE_TRANSPORT=mixed", {});
   if (wanted != "auto" && !wanted.empty())
@@ -28,10 +42,11 @@ std::unique_ptr<Transport> open_transport(const Rendezvous& rendezvous, const st
     return again;
   };
   const auto over_ucx = [&](const std::string& because) { return network::between_machines(rest(), because); };
-  return shm::open(rendezvous, [&](const std::string& because, const std::vector<int>& node_of_rank) {
+  const shm::Otherwise otherwise = [&](const std::string& because, const std::vector<int>& node_of_rank) {
     const bool is_any_shared = std::set<int>(node_of_rank.begin(), node_of_rank.end()).size() < node_of_rank.size();
     return is_any_shared ? network::by_node(rest(), node_of_rank, because, over_ucx) : over_ucx(because);
-  });
+  };
+  return shm::open(rendezvous, otherwise, "auto" + without);
 }
 
 }  // namespace tightwire

@@ -2,6 +2,8 @@
 
 namespace tightwire::network {
 
+bool has_ucx() noexcept { return false; }
+
 std::unique_ptr<Transport> between_machines(const Rendezvous& rendezvous, const std::string& because) {
   throw Error(Errc::unsupported, "rank " + std::to_string(rendezvous.rank) +
                                      ": this tightwire was built without ucx, which is needed: " + because);

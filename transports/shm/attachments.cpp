@@ -67,19 +67,22 @@ void Attachments::attach(std::span<std::byte> memory) {
       [](const std::byte* at, const Attachment& each) { return address(at) < address(each.pages.data()); });
   lost_.reserve(lost_.size() + attachments_.size() + 1);  // `detach` must not fail
   attachments_.insert(place, {.asked = memory, .pages = pages, .offset = *offset});
-  const auto give_up = [&](const std::string& what) {
+  const auto forget = [&] {
     std::erase_if(attachments_, [&](const Attachment& each) { return each.offset == *offset; });
     file_.release(*offset, pages.size());
-    throw Error(Errc::no_memory, what);
   };
   try {
     write_to(file_, pages, *offset);
-  } catch (const Error& error) {
-    give_up(error.what());
+  } catch (...) {
+    forget();
+    throw;
   }
   if (mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
-           file_.descriptor(), static_cast<off_t>(*offset)) == MAP_FAILED)
-    give_up("shm: mapping " + std::to_string(pages.size()) + " bytes: " + errno_words(errno));
+           file_.descriptor(), static_cast<off_t>(*offset)) == MAP_FAILED) {
+    const int reason = errno;
+    forget();
+    throw Error(Errc::no_memory, "shm: mapping " + std::to_string(pages.size()) + " bytes: " + errno_words(reason));
+  }
   (void)madvise(pages.data(), pages.size(), MADV_HUGEPAGE);
   (void)madvise(pages.data(), pages.size(), kMadviseCollapse);
 }

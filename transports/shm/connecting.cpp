@@ -28,6 +28,11 @@ void tell_outcome(SegmentHead& head, const std::optional<Error>& failure) {
 
 std::optional<Error> ShmTransport::try_lanes(const std::vector<Peer>& peers) {
   std::optional<Error> failure;
+  try {
+    own_->reserve();
+  } catch (const Error& error) {
+    failure.emplace(error.code(), "rank " + std::to_string(rank_) + ": " + error.what());
+  }
   for (const int peer : ranks_) {
     if (peer == rank_) continue;
     const auto note = [&](Errc code, const std::string& what) {

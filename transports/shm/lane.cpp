@@ -32,6 +32,10 @@ void Lane::refuse(const std::string& what) const {
   throw Error(Errc::corrupt, "frame from rank " + std::to_string(peer_) + what);
 }
 
+void Lane::refuse_place() const {
+  refuse(": it says that it has read or written up to a place in shared memory that cannot be");
+}
+
 void Lane::send(Request& request) {
   const Message& message = request.message;
   RecordFields fields{.kind = RecordKind::bytes, .tag = message.tag, .bytes = message.bytes};
@@ -75,6 +79,7 @@ void Lane::put(const RecordFields& fields, Request* sent) {
 bool Lane::push(const RecordFields& fields, Request* sent) {
   const bool is_there =
       sent == nullptr ? out_.push(fields, nullptr, 0) : out_.push(fields, sent->message.data, sent->message.bytes);
+  if (!out_.is_sound()) refuse_place();
   if (!is_there) return false;
   left_something_ = true;
   if (sent != nullptr) table_.complete(*sent);
@@ -196,6 +201,7 @@ bool Lane::pour() {
     Request& request = pouring_.front();
     const std::size_t count =
         stream_out_.write(request.message.data + request.moved, request.message.bytes - request.moved);
+    if (!stream_out_.is_sound()) refuse_place();
     if (count == 0) break;
     moved = left_something_ = true;
     request.moved += count;
@@ -210,6 +216,7 @@ bool Lane::fill() {
     Request& request = filling_.front();
     const std::size_t count =
         stream_in_.read(request.message.data + request.moved, request.message.bytes - request.moved);
+    if (!stream_in_.is_sound()) refuse_place();
     if (count == 0) break;
     moved = left_something_ = true;
     request.moved += count;

@@ -96,6 +96,7 @@ class Lane {
   /// A message has met its receive. The payload is that of RecordKind::bytes.
   void meet(Request& request, const RecordFields& fields, const std::byte* payload);
   [[noreturn]] void refuse(const std::string& what) const;
+  [[noreturn]] void refuse_place() const;
 
   const int peer_;
   RoundTable& table_;

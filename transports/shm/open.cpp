@@ -8,6 +8,7 @@
 
 #include <tightwire/shm.hpp>
 
+#include "asked.hpp"
 #include "opening.hpp"
 #include "peer.hpp"
 #include "shm_transport.hpp"
@@ -41,11 +42,11 @@ std::optional<Error> failure_of(const std::vector<Peer>& peers, const std::vecto
   return std::nullopt;
 }
 
-std::vector<int> nodes_of(const std::vector<Peer>& peers) {
+std::vector<int> nodes_of(const std::vector<Place>& places) {
   std::vector<int> node_of_rank;
-  for (std::size_t rank = 0; rank < peers.size(); ++rank) {
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
     std::size_t first = 0;
-    while (first < rank && !apart(peers[first].place, peers[rank].place).empty()) ++first;
+    while (first < rank && !apart(places[first], places[rank]).empty()) ++first;
     node_of_rank.push_back(static_cast<int>(first));
   }
   return node_of_rank;
@@ -59,6 +60,9 @@ class Opening final : public PartOpening {
       self_.processors = allowed_processors();
       self_.process = getpid();
       self_.word = random_word();
+      if (ranks > kMostRanks)
+        throw Error(Errc::unsupported, "shm: at most " + std::to_string(kMostRanks) +
+                                           " ranks can share memory, and there are " + std::to_string(ranks));
       own_ = std::make_unique<OwnSegment>(ranks, self_.word);
       self_.descriptor = own_->file.descriptor();
       self_.bell = own_->bell.descriptor();
@@ -112,25 +116,23 @@ class Opening final : public PartOpening {
 
 std::unique_ptr<PartOpening> prepare(int ranks) { return std::make_unique<Opening>(ranks); }
 
-std::vector<int> nodes(const Rendezvous& rendezvous) {
+std::vector<int> nodes(const Rendezvous& rendezvous, std::string_view asked) {
   const TimePoint until = deadline_after(rendezvous.timeout);
-  Peer self;
-  self.place = this_place();
-  const auto membership = Membership::join(rendezvous, encode(self));
-  std::vector<int> node_of_rank = nodes_of(peers_in(membership->blobs()));
+  const auto membership = Membership::join(rendezvous, with_asked(asked, encode(this_place())));
+  std::vector<Place> places;
+  for (const std::string& blob : behind_asked(membership->blobs()))
+    places.push_back(decode_place(blob, static_cast<int>(places.size())));
+  std::vector<int> node_of_rank = nodes_of(places);
   leave_in_order(*membership, until);
   return node_of_rank;
 }
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise,
-                                std::chrono::milliseconds longest_sleep) {
-  if (rendezvous.size > kMostRanks)
-    throw Error(Errc::unsupported,
-                "shm: at most " + std::to_string(kMostRanks) + " ranks, got " + std::to_string(rendezvous.size));
+                                std::chrono::milliseconds longest_sleep, std::string_view asked) {
   const TimePoint until = deadline_after(rendezvous.timeout);
   auto opening = std::make_unique<Opening>(rendezvous.size);
-  auto membership = Membership::join(rendezvous, opening->blob());
-  const std::vector<std::string> blobs = membership->blobs();
+  auto membership = Membership::join(rendezvous, with_asked(asked, opening->blob()));
+  const std::vector<std::string> blobs = behind_asked(membership->blobs());
   std::vector<int> all(blobs.size());
   std::iota(all.begin(), all.end(), 0);
   if (auto transport = opening->connect({std::move(membership), blobs, all, rendezvous.timeout, until, longest_sleep}))
@@ -139,7 +141,9 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
   const Error failure = *opening->failure();
   opening.reset();
   if (!otherwise) throw Error(failure);
-  std::vector<int> nodes = nodes_of(peers_in(blobs));
+  std::vector<Place> places;
+  for (Peer& peer : peers_in(blobs)) places.push_back(std::move(peer.place));
+  std::vector<int> nodes = nodes_of(places);
   // Who are of one place and cannot share memory all the same would find that out again.
   if (std::count(nodes.begin(), nodes.end(), 0) == rendezvous.size) nodes = all;
   return otherwise(failure.what(), nodes);
@@ -149,6 +153,10 @@ std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& o
   return open(rendezvous, otherwise, kLongestSleep);
 }
 
-std::unique_ptr<Transport> open(const Rendezvous& rendezvous) { return open(rendezvous, {}); }
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise, std::string_view asked) {
+  return open(rendezvous, otherwise, kLongestSleep, asked);
+}
+
+std::unique_ptr<Transport> open(const Rendezvous& rendezvous) { return open(rendezvous, Otherwise{}); }
 
 }  // namespace tightwire::shm

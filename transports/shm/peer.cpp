@@ -4,12 +4,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <span>
 #include <system_error>
 
@@ -20,6 +23,7 @@ namespace {
 
 constexpr std::string_view kMagic = "tightwire-shm-2";
 constexpr std::size_t kFields = 13;
+constexpr std::string_view kPlaceMagic = "tightwire-shm-place-1";
 
 /// The value of a line "Name:\tvalue" of /proc/self/status.
 std::string own_status(const std::string& name) {
@@ -36,11 +40,30 @@ std::string one_line(std::string text) {
   return text;
 }
 
-[[noreturn]] void refuse_peer(int rank) {
+[[noreturn]] void refuse_peer(int rank, std::string_view magic = kMagic) {
   throw Error(Errc::mismatch, "rank " + std::to_string(rank) +
                                   " joined with other means than shared memory or with another version of tightwire: "
                                   "its connection data is not of '" +
-                                  std::string(kMagic) + "'");
+                                  std::string(magic) + "'");
+}
+
+std::string lines(std::initializer_list<std::string_view> fields) {
+  std::string text;
+  for (const std::string_view field : fields) (text += field) += '\n';
+  return text;
+}
+
+template <std::size_t Count>
+std::array<std::string_view, Count> fields_in(std::string_view text, std::string_view magic, int rank) {
+  std::array<std::string_view, Count> fields;
+  for (std::string_view& field : fields) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos) refuse_peer(rank, magic);
+    field = text.substr(0, end);
+    text.remove_prefix(end + 1);
+  }
+  if (!text.empty() || fields[0] != magic) refuse_peer(rank, magic);
+  return fields;
 }
 
 template <class Number>
@@ -83,32 +106,25 @@ std::uint64_t number_of(const Place& place) {
   return fingerprint(place.boot_id + "\n" + place.namespaces + "\n" + place.rights);
 }
 
+std::string encode(const Place& place) {
+  return lines({kPlaceMagic, place.host, place.boot_id, place.namespaces, place.rights});
+}
+
+Place decode_place(std::string_view text, int rank) {
+  const auto fields = fields_in<5>(text, kPlaceMagic, rank);
+  return {std::string(fields[1]), std::string(fields[2]), std::string(fields[3]), std::string(fields[4])};
+}
+
 std::string encode(const Peer& peer) {
-  std::string text;
-  const auto put = [&](std::string_view field) { (text += field) += '\n'; };
-  put(kMagic);
-  for (const std::string* field : {&peer.place.host, &peer.place.boot_id, &peer.place.namespaces, &peer.place.rights})
-    put(*field);
-  put(peer.processors);
-  put(std::to_string(peer.process));
-  put(std::to_string(peer.descriptor));
-  put(std::to_string(peer.bell));
-  put(std::to_string(peer.file_bytes));
-  put(std::to_string(peer.word));
-  put(std::to_string(static_cast<int>(peer.failure)));
-  put(one_line(peer.failure_text));
-  return text;
+  const Place& place = peer.place;
+  return lines({kMagic, place.host, place.boot_id, place.namespaces, place.rights, peer.processors,
+                std::to_string(peer.process), std::to_string(peer.descriptor), std::to_string(peer.bell),
+                std::to_string(peer.file_bytes), std::to_string(peer.word),
+                std::to_string(static_cast<int>(peer.failure)), one_line(peer.failure_text)});
 }
 
 Peer decode_peer(std::string_view text, int rank) {
-  std::array<std::string_view, kFields> fields;
-  for (std::string_view& field : fields) {
-    const std::size_t end = text.find('\n');
-    if (end == std::string_view::npos) refuse_peer(rank);
-    field = text.substr(0, end);
-    text.remove_prefix(end + 1);
-  }
-  if (!text.empty() || fields[0] != kMagic) refuse_peer(rank);
+  const auto fields = fields_in<kFields>(text, kMagic, rank);
   Peer peer;
   peer.place = {std::string(fields[1]), std::string(fields[2]), std::string(fields[3]), std::string(fields[4])};
   peer.processors = fields[5];
@@ -125,22 +141,34 @@ Peer decode_peer(std::string_view text, int rank) {
 }
 
 std::string allowed_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return "";
-  std::string text;
-  std::array<char, 3> digits{};
-  for (const auto byte : std::as_bytes(std::span(&set, 1))) {
-    std::snprintf(digits.data(), digits.size(), "%02x", std::to_integer<unsigned>(byte));
-    text += digits.data();
+  // The kernel refuses a set that is smaller than its own, which may have more than a cpu_set_t.
+  constexpr std::size_t kMostProcessors = std::size_t{1} << 20;
+  for (std::size_t count = CPU_SETSIZE; count <= kMostProcessors; count *= 2) {
+    std::vector<__cpu_mask> words(CPU_ALLOC_SIZE(count) / sizeof(__cpu_mask));
+    const auto bytes = std::as_bytes(std::span(words));
+    if (sched_getaffinity(0, bytes.size(), reinterpret_cast<cpu_set_t*>(words.data())) != 0) {
+      if (errno == EINVAL) continue;
+      break;
+    }
+    std::string text;
+    std::array<char, 3> digits{};
+    for (const auto byte : bytes) {
+      std::snprintf(digits.data(), digits.size(), "%02x", std::to_integer<unsigned>(byte));
+      text += digits.data();
+    }
+    return text;
   }
-  return text;
+  return "";
 }
 
-int processors_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
+std::optional<int> processors_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
   int count = 0;
   std::size_t longest = 0;
-  for (const Peer& peer : peers) longest = std::max(longest, peer.processors.size());
+  for (const int rank : ranks) {
+    const std::size_t digits = peers[static_cast<std::size_t>(rank)].processors.size();
+    if (digits == 0) return std::nullopt;
+    longest = std::max(longest, digits);
+  }
   for (std::size_t digit = 0; digit < longest; ++digit) {
     unsigned all = 0;
     for (const int rank : ranks) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,10 +26,15 @@ std::string apart(const Place& a, const Place& b);
 /// Equal where processes can share memory.
 std::uint64_t number_of(const Place& place);
 
+/// What a rank tells the others that first asks who shares memory at all.
+std::string encode(const Place& place);
+/// Throws Error(mismatch) naming `rank` if it is not what this version of the library sends.
+Place decode_place(std::string_view text, int rank);
+
 /// What a rank tells the others while joining.
 struct Peer {
   Place place;
-  std::string processors;  ///< those it may run on, as hexadecimal words
+  std::string processors;  ///< those it may run on, as hexadecimal words; empty: unknown
   pid_t process = 0;
   int descriptor = -1;  ///< of its memory file
   int bell = -1;        ///< its number there
@@ -42,9 +48,9 @@ std::string encode(const Peer& peer);
 /// Throws Error(mismatch) naming `rank` if it is not what this version of the library sends.
 Peer decode_peer(std::string_view text, int rank);
 
-/// Processors that this thread may run on.
+/// Processors that this thread may run on, or empty.
 std::string allowed_processors();
-/// Of some ranks together.
-int processors_of(const std::vector<Peer>& peers, const std::vector<int>& ranks);
+/// Of some ranks together; nothing where one does not know its own.
+std::optional<int> processors_of(const std::vector<Peer>& peers, const std::vector<int>& ranks);
 
 }  // namespace tightwire::shm

@@ -81,6 +81,8 @@ class RingWriter {
     hand_over(reinterpret_cast<std::byte*>(record), length);
     return true;
   }
+  /// Whether the place that the reader told of, as last looked at, can be.
+  bool is_sound() const noexcept { return head_ - tail_ <= kRingBytes; }
   /// Whether `push` would find room.
   bool can_push(std::size_t payload_bytes) const noexcept {
     const std::size_t length = record_length(payload_bytes);

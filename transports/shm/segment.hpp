@@ -19,7 +19,7 @@ inline constexpr int kMostRanks = 1024;
 /// What a rank's memory file begins with.
 struct SegmentHead {
   std::uint64_t word;  ///< see Peer::word
-  /// Threads of this rank that sleep until its bell is rung by who has news for it.
+  /// Threads of this rank that sleep until its bell is rung by who has news for it: for the peers; it counts by itself.
   alignas(kLine) std::atomic<std::uint32_t> sleepers;
   /// Whether this rank could open what the others share: 0 until it is known, then one more than the Errc; and why not.
   alignas(kLine) std::atomic<std::uint32_t> outcome;

@@ -16,9 +16,10 @@ constexpr int kLooks = 60;
 
 std::string description_of(const std::vector<Peer>& peers, const std::vector<int>& ranks) {
   if (ranks.size() == 1) return "shm: alone";
-  const int processors = processors_of(peers, ranks);
+  const std::optional<int> processors = processors_of(peers, ranks);
   std::string text = "shm: " + std::to_string(ranks.size()) + " ranks";
-  if (processors < static_cast<int>(ranks.size())) text += " on " + std::to_string(processors) + " processors";
+  if (processors && *processors < static_cast<int>(ranks.size()))
+    text += " on " + std::to_string(*processors) + " processors";
   return text;
 }
 
@@ -44,9 +45,9 @@ std::size_t file_bytes(int ranks, std::size_t control_bytes) {
 
 }  // namespace
 
-OwnSegment::OwnSegment(int ranks, std::uint64_t word) : layout(ranks) {
+OwnSegment::OwnSegment(int of_ranks, std::uint64_t word) : ranks(of_ranks), layout(ranks) {
   file = MemoryFile::create(file_bytes(ranks, layout.control_bytes()));
-  file.reserve(0, layout.ring_at(ranks));
+  file.reserve(0, kPage);
   control = file.map(0, layout.control_bytes(), true);
   head = new (control.data()) SegmentHead{.word = word, .sleepers = 0, .outcome = 0, .outcome_text = {}};
   bell = Bell::create();
@@ -63,7 +64,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
       longest_sleep_(longest_sleep),
       node_(number_of(peers[static_cast<std::size_t>(rank_)].place)),
       ranks_(std::move(ranks)),
-      looks_(processors_of(peers, ranks_) < static_cast<int>(ranks_.size()) ? 0 : kLooks),
+      looks_(processors_of(peers, ranks_).value_or(0) < static_cast<int>(ranks_.size()) ? 0 : kLooks),
       description_(description_of(peers, ranks_)),
       out_of_memory_(out_of_memory(rank_)),
       attachments_(own_->file, own_->layout.control_bytes()),
@@ -73,6 +74,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Membership> membership, std::unique_p
 void ShmTransport::add_lane(int peer, const Peer& theirs) {
   const SegmentLayout& layout = own_->layout;
   Neighbour& neighbour = neighbours_[static_cast<std::size_t>(peer)];
+  processes_.add(peer, theirs.process);
   const MemoryFile file = MemoryFile::open(theirs.process, theirs.descriptor, theirs.file_bytes);
   if (theirs.file_bytes <= layout.control_bytes())
     throw Error(Errc::corrupt, "shm: rank " + std::to_string(peer) + " shares too little memory");
@@ -109,7 +111,7 @@ void ShmTransport::add_lane(int peer, const Peer& theirs) {
 
 ShmTransport::~ShmTransport() {
   try {
-    if (!in_forked_child()) close_in_order();
+    if (!origin_.in_forked_child()) close_in_order();
   } catch (const std::exception&) {
     // The transport is shut by now; a destructor has nobody to tell.
   }
@@ -144,13 +146,6 @@ void ShmTransport::greet(TimePoint until) {
   }
 }
 
-/// Not even the mutex can be had: a thread that the child does not have may hold it for ever.
-void ShmTransport::refuse_child() const {
-  throw Error(Errc::unsupported, "rank " + std::to_string(rank_) +
-                                     ": this process is a child, by fork(), of the one that opened its transport, "
-                                     "and cannot use it");
-}
-
 void ShmTransport::attach_pages(std::span<std::byte> pages) {
   if (pages.empty()) return;
   const auto lock = enter();
@@ -165,7 +160,7 @@ void ShmTransport::attach_pages(std::span<std::byte> pages) {
 }
 
 void ShmTransport::detach(std::span<std::byte> memory) noexcept {
-  if (in_forked_child()) return;  // the pages are the parent's, who goes on using them
+  if (origin_.in_forked_child()) return;  // the pages are the parent's, who goes on using them
   if (uses(memory)) abort("it took away memory that unfinished messages use");
   const std::lock_guard lock(mutex_);
   attachments_.detach(memory, !failure_);
@@ -236,7 +231,7 @@ bool ShmTransport::lends(Ticket ticket) const {
 }
 
 bool ShmTransport::uses(std::span<const std::byte> memory) const noexcept {
-  if (in_forked_child()) return false;
+  if (origin_.in_forked_child()) return false;
   const std::lock_guard lock(mutex_);
   return !failure_ && table_.uses(memory);
 }
@@ -254,12 +249,29 @@ void ShmTransport::require_healthy() {
     fail_as_thrown();
   }
   if (!text.empty()) fail(Errc::peer_lost, text, true);
+  look_for_deaths();
 }
 
-void ShmTransport::fail(Errc code, const std::string& message, bool is_known_to_peers) {
+/// Of its own accord, since rank 0 may be stopped, and whoever hears nothing from it would take a rank for lost that
+/// gave up because of the one that was.
+void ShmTransport::look_for_deaths() {
+  constexpr std::chrono::milliseconds kAskEvery{5};
+  const TimePoint now = Clock::now();
+  if (!death_) {
+    if (now - asked_processes_ < kAskEvery) return;
+    asked_processes_ = now;
+    if (const auto ended = processes_.ended()) death_ = Death{*ended, now};
+    return;
+  }
+  // The others on this machine see it themselves, and Membership will tell the rest.
+  if (now - death_->since >= kDeathGrace)
+    fail(Errc::peer_lost, "rank " + std::to_string(death_->peer) + " lost: its process ended", true);
+}
+
+void ShmTransport::fail(Errc code, std::string_view message, bool is_known_to_peers) {
   if (!is_known_to_peers) membership_->give_up(message);
   try {
-    failure_.emplace(code, message);
+    failure_.emplace(code, std::string(message));
   } catch (const std::exception&) {
     failure_ = out_of_memory_;
   }
@@ -283,7 +295,7 @@ void ShmTransport::fail_as_thrown() {
 }
 
 void ShmTransport::abort(std::string_view reason) noexcept {
-  if (in_forked_child()) return;
+  if (origin_.in_forked_child()) return;
   {
     entering_.fetch_add(1);
     const std::lock_guard lock(mutex_);
@@ -312,7 +324,7 @@ void ShmTransport::close_in_order() {
   }
   table_.for_each_lent([&](Request& request) { lane(request.message.peer).release(request); });
   // Peers may wait for answers that they have no room for yet.
-  const TimePoint until = Clock::now() + limit_;
+  const TimePoint until = closing_until(limit_);
   const auto is_held_up = [](const auto& each) { return each != nullptr && each->is_held_up(); };
   for (;;) {
     progress();
@@ -321,8 +333,7 @@ void ShmTransport::close_in_order() {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     lock.lock();
   }
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-  membership_->leave(std::max(left, std::chrono::milliseconds{1}));
+  membership_->leave(time_left(until));
 }
 
 }  // namespace tightwire::shm

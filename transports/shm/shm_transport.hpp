@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,11 +18,12 @@
 
 #include "attachments.hpp"
 #include "bell.hpp"
+#include "fork_guard.hpp"
 #include "lane.hpp"
 #include "memory_file.hpp"
 #include "part.hpp"
 #include "peer.hpp"
-#include "rendezvous/descriptor.hpp"
+#include "process_watch.hpp"
 #include "round_table.hpp"
 #include "segment.hpp"
 
@@ -30,7 +32,11 @@ namespace tightwire::shm {
 /// Our own memory file, of which peers see all.
 struct OwnSegment {
   OwnSegment(int ranks, std::uint64_t word);
+  /// Takes the memory of rings and streams, which is much where ranks are many: once it is known who shares it. Throws
+  /// Error(no_memory).
+  void reserve() const { file.reserve(0, layout.ring_at(ranks)); }
 
+  int ranks;
   SegmentLayout layout;
   MemoryFile file;
   Mapping control;
@@ -89,14 +95,17 @@ class ShmTransport final : public TransportPart {
     Mapping memory;
   };
 
+  struct Death {
+    int peer;
+    TimePoint since;
+  };
+
   void add_lane(int peer, const Peer& theirs);
   std::optional<Error> try_lanes(const std::vector<Peer>& peers);
   std::optional<Error> outcome_of(int peer, TimePoint until);
-  bool in_forked_child() const noexcept { return generation_ != rendezvous::fork_generation(); }
   /// For a call of the program.
   std::unique_lock<std::mutex> enter() const {
-    if (in_forked_child()) [[unlikely]]
-      refuse_child();
+    origin_.require_parent(rank_);
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) [[unlikely]] {
       entering_.fetch_add(1);
@@ -105,16 +114,17 @@ class ShmTransport final : public TransportPart {
     }
     return lock;
   }
-  [[noreturn]] void refuse_child() const;
   Lane& lane(int peer) noexcept { return *lanes_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& heard_by_caller();
   void announce() noexcept { news_.fetch_add(1); }
   void wake_sleepers() noexcept;
+  void tell_sleepers() noexcept { own_->head->sleepers.store(sleepers_); }
   bool has_news() const noexcept;
   void require_open() const;
   void progress();
   void require_healthy();
-  [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
+  void look_for_deaths();
+  [[noreturn]] void fail(Errc code, std::string_view message, bool is_known_to_peers);
   [[noreturn]] void fail_as_thrown();
   void close_in_order();
 
@@ -124,7 +134,7 @@ class ShmTransport final : public TransportPart {
   const int rank_;
   const int size_;
   const std::chrono::milliseconds longest_sleep_;
-  const unsigned generation_ = rendezvous::fork_generation();
+  const ForkGuard origin_;
   const std::uint64_t node_;
   const std::vector<int> ranks_;  ///< that this transport reaches, and ours
   const int looks_;               ///< before the processor is given to others
@@ -139,11 +149,15 @@ class ShmTransport final : public TransportPart {
   std::vector<Neighbour> neighbours_;         ///< by rank; ours is empty, and of those that it does not reach
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< by rank; null of the same
   std::deque<std::pair<std::thread::id, std::uint64_t>> heard_;  ///< news that each waiting thread knows of
+  ProcessWatch processes_;                                       ///< of the peers
+  TimePoint asked_processes_{};
+  std::optional<Death> death_;
+  std::uint32_t sleepers_ = 0;  ///< threads of ours: what the head says anyone may have written
   std::optional<Error> failure_;
 };
 
 /// As `shm::open`. Tests sleep for longer, so that a missed bell is not made up for.
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Otherwise& otherwise,
-                                std::chrono::milliseconds longest_sleep);
+                                std::chrono::milliseconds longest_sleep, std::string_view asked = "shm");
 
 }  // namespace tightwire::shm

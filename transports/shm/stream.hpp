@@ -25,7 +25,8 @@ class StreamEnd {
   /// As many bytes as there is room for; a quarter of the stream at most, so that the reader can begin meanwhile.
   std::size_t write(const std::byte* from, std::size_t bytes) noexcept {
     const std::uint64_t used = position_ - stream_->tail.load(std::memory_order_acquire);
-    if (used > capacity_) return 0;
+    is_sound_ = used <= capacity_;
+    if (!is_sound_) return 0;
     const std::size_t count = std::min({bytes, static_cast<std::size_t>(capacity_ - used), capacity_ / 4});
     copy(count,
          [&](std::size_t at, std::size_t done, std::size_t part) { std::memcpy(data_ + at, from + done, part); });
@@ -37,13 +38,17 @@ class StreamEnd {
   /// As many bytes as there are.
   std::size_t read(std::byte* to, std::size_t bytes) noexcept {
     const std::uint64_t there = stream_->head.load(std::memory_order_acquire) - position_;
-    if (there > capacity_) return 0;  // what the peer says cannot be: it is waited for until the deadline
+    is_sound_ = there <= capacity_;
+    if (!is_sound_) return 0;
     const std::size_t count = std::min({bytes, static_cast<std::size_t>(there), capacity_ / 4});
     copy(count, [&](std::size_t at, std::size_t done, std::size_t part) { std::memcpy(to + done, data_ + at, part); });
     if (count != 0) stream_->tail.store(position_, std::memory_order_release);
     return count;
   }
   bool can_read() const noexcept { return stream_->head.load(std::memory_order_acquire) != position_; }
+
+  /// Whether the place that the peer told of, as last looked at, can be.
+  bool is_sound() const noexcept { return is_sound_; }
 
  private:
   /// In up to two parts, since it goes round.
@@ -60,6 +65,7 @@ class StreamEnd {
   std::byte* data_;
   std::size_t capacity_;
   std::uint64_t position_ = 0;
+  bool is_sound_ = true;
 };
 
 }  // namespace tightwire::shm

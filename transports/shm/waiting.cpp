@@ -5,6 +5,12 @@
 #include "shm_transport.hpp"
 
 namespace tightwire::shm {
+namespace {
+
+/// While a peer's process has ended, how soon to ask Membership again for the reason.
+constexpr std::chrono::milliseconds kDeathSleep{5};
+
+}  // namespace
 
 void ShmTransport::progress() {
   const std::uint64_t before = table_.completed_count();
@@ -16,7 +22,7 @@ void ShmTransport::progress() {
   }
   if (table_.completed_count() == before) return;
   announce();
-  if (own_->head->sleepers.load() != 0) wake_sleepers();  // another thread of ours may wait for it
+  if (sleepers_ != 0) wake_sleepers();  // another thread of ours may wait for it
 }
 
 bool ShmTransport::has_news() const noexcept {
@@ -66,25 +72,32 @@ void ShmTransport::hear() {
 /// Says that it sleeps, then looks once more; who has news does it the other way round.
 std::chrono::milliseconds ShmTransport::going_to_sleep() {
   const auto lock = enter();
-  own_->head->sleepers.fetch_add(1);
+  ++sleepers_;
+  tell_sleepers();
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // that of Lane::ring_bell is between the same two
   const bool may_sleep = news_.load() == heard_by_caller() && !has_news();
-  return may_sleep ? longest_sleep_ : std::chrono::milliseconds{0};
+  if (!may_sleep) return std::chrono::milliseconds{0};
+  return death_ ? kDeathSleep : longest_sleep_;
 }
 
 void ShmTransport::end_sleep() noexcept {
   const std::lock_guard lock(mutex_);
   // The last one to wake silences the bell: earlier, another sleeper could go on sleeping.
-  if (own_->head->sleepers.fetch_sub(1) == 1) own_->bell.silence();
+  --sleepers_;
+  tell_sleepers();
+  if (sleepers_ == 0) own_->bell.silence();
 }
 
 std::array<int, 3> ShmTransport::descriptors() const noexcept {
-  return {own_->bell.descriptor(), membership_->loss_descriptor(), -1};
+  const std::lock_guard lock(mutex_);
+  // Once one has ended it would be readable for ever.
+  return {own_->bell.descriptor(), membership_->loss_descriptor(), death_ ? -1 : processes_.descriptor()};
 }
 
 void ShmTransport::wake_sleepers() noexcept { own_->bell.ring(); }
 
 void ShmTransport::wake() noexcept {
-  if (in_forked_child()) return;
+  if (origin_.in_forked_child()) return;
   announce();
   wake_sleepers();
 }

@@ -1,5 +1,6 @@
 #include "connections.hpp"
 
+#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -9,13 +10,14 @@
 
 #include "error_text.hpp"
 #include "inventory.hpp"
+#include "part.hpp"
 
 namespace tightwire::ucx {
 namespace {
 
 constexpr std::chrono::milliseconds kDropLimit{500};
 constexpr std::chrono::milliseconds kCloseLimit{2'000};
-constexpr int kQuietCalls = 16;  ///< of progress without an event, until UCX counts as having nothing left to do
+constexpr int kQuietCalls = 16;  ///< of progress without an event, until UCX counts as having nothing to do
 
 bool never() noexcept { return false; }
 
@@ -87,14 +89,25 @@ bool Connections::only_memory() const {
   });
 }
 
+void Connections::sleep_for_events(TimePoint until) noexcept {
+  // Not all that it waits for is an event: room in a peer's queue in shared memory is none.
+  constexpr std::chrono::milliseconds kLongest{5};
+  if (ucp_worker_arm(worker()) != UCS_OK) return;
+  pollfd polled = {.fd = event_descriptor(), .events = POLLIN, .revents = 0};
+  poll(&polled, 1, static_cast<int>(std::min(time_left(until), kLongest).count()));
+}
+
 bool Connections::finish(void* request, TimePoint until, const std::function<bool()>& is_over) noexcept {
   if (request == nullptr) return true;
   if (UCS_PTR_IS_ERR(request)) return false;
   ucs_status_t status = UCS_INPROGRESS;
-  while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS) {
-    if (ucp_worker_progress(worker()) != 0) continue;
+  for (int quiet = 0; (status = ucp_request_check_status(request)) == UCS_INPROGRESS;) {
+    quiet = ucp_worker_progress(worker()) == 0 ? quiet + 1 : 0;
     if (Clock::now() >= until || is_over()) break;
-    sched_yield();
+    if (quiet < kQuietCalls)
+      sched_yield();
+    else
+      sleep_for_events(until);
   }
   ucp_request_free(request);
   return status == UCS_OK;

@@ -65,6 +65,7 @@ class Connections {
   };
 
   static void on_failure(void* endpoint, ucp_ep_h handle, ucs_status_t status) noexcept;
+  void sleep_for_events(TimePoint until) noexcept;
   bool finish(void* request, TimePoint until, const std::function<bool()>& is_over) noexcept;
   void close_endpoints(bool force, TimePoint until) noexcept;
 

@@ -1,6 +1,7 @@
 #include <numeric>
 #include <utility>
 
+#include "asked.hpp"
 #include "connections.hpp"
 #include "inventory.hpp"
 #include "log_capture.hpp"
@@ -31,6 +32,9 @@ class Opening final : public PartOpening {
     } catch (const Error& error) {
       self_.failure = error.code();
       self_.failure_text = error.what();
+    } catch (const std::exception& error) {
+      self_.failure = Errc::no_memory;
+      self_.failure_text = error.what();
     }
   }
 
@@ -53,17 +57,20 @@ class Opening final : public PartOpening {
 
 }  // namespace
 
+void require_size(int ranks) {
+  if (ranks > 1 << 16) throw Error(Errc::unsupported, "ucx: at most 65536 ranks, got " + std::to_string(ranks));
+}
+
 std::unique_ptr<PartOpening> prepare(const Rendezvous& rendezvous, const Options& options) {
   return std::make_unique<Opening>(rendezvous, options);
 }
 
 std::unique_ptr<Transport> open(const Rendezvous& rendezvous, const Options& options) {
-  if (rendezvous.size > 1 << 16)
-    throw Error(Errc::unsupported, "ucx: at most 65536 ranks, got " + std::to_string(rendezvous.size));
+  require_size(rendezvous.size);
   const TimePoint until = deadline_after(rendezvous.timeout);
   const auto opening = prepare(rendezvous, options);
-  auto membership = Membership::join(rendezvous, opening->blob());
-  const std::vector<std::string> blobs = membership->blobs();
+  auto membership = Membership::join(rendezvous, with_asked("ucx", opening->blob()));
+  const std::vector<std::string> blobs = behind_asked(membership->blobs());
   std::vector<int> all(blobs.size());
   std::iota(all.begin(), all.end(), 0);
   return opening->connect({std::move(membership), blobs, all, rendezvous.timeout, until});

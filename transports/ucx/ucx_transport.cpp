@@ -1,6 +1,7 @@
 #include "ucx_transport.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "checksum.hpp"
 #include "error_text.hpp"
@@ -13,8 +14,9 @@ constexpr int kTagBits = 48;
 /// A UCP tag is the sender's rank and the tag of the message, so that equal tags of two senders do not meet.
 std::uint64_t wire_tag(int sender, std::uint64_t tag) noexcept { return std::uint64_t(sender) << kTagBits | tag; }
 
-/// How long UCX's word of a lost peer waits for Membership's, which knows the reason.
-constexpr std::chrono::milliseconds kReasonGrace{100};
+/// How long UCX's word of a lost peer waits for Membership's, which knows the reason, and for that of another part,
+/// which knows whether the peer gave up because of another (kDeathGrace).
+constexpr std::chrono::milliseconds kReasonGrace{200};
 
 constexpr std::uint64_t kHello = 0x7477'7563'7821'0001;  ///< first word between two ranks: also the byte order
 
@@ -31,9 +33,15 @@ UcxTransport::UcxTransport(std::unique_ptr<Membership> membership, std::unique_p
       limit_(limit),
       longest_sleep_(longest_sleep),
       rank_(membership_->rank()),
-      size_(membership_->size()) {}
+      size_(membership_->size()),
+      out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank_) + ": out of memory") {}
 
 UcxTransport::~UcxTransport() {
+  if (origin_.in_forked_child()) {
+    // Its sockets are the parent's: to close them in any way would say so to the peers.
+    static_cast<void>(connections_.release());
+    return;
+  }
   try {
     close_in_order();
   } catch (const std::exception&) {
@@ -62,7 +70,7 @@ std::vector<std::uint64_t> UcxTransport::exchange(std::uint64_t word, TimePoint 
   while (!done(ticket)) {
     if (Clock::now() >= until) {
       const std::string silent = waiting_for(ticket);
-      const Entry entry(mutex_);
+      const Entry entry = enter();
       fail(Errc::timeout, "rank " + std::to_string(rank_) + " could not connect over UCX in time to ranks " + silent,
            false);
     }
@@ -77,8 +85,8 @@ void UcxTransport::connect(const std::vector<Peer>& peers, const std::vector<int
     const Entry entry(mutex_);
     try {
       connections_->connect(peers, ranks);
-    } catch (const Error& error) {
-      fail(error.code(), error.what(), false);
+    } catch (const std::exception&) {
+      fail_as_thrown();
     }
   }
   const std::vector<std::uint64_t> greetings = exchange(kHello, until);
@@ -102,8 +110,16 @@ void UcxTransport::connect(const std::vector<Peer>& peers, const std::vector<int
 
 void UcxTransport::attach(std::span<std::byte> memory) {
   if (memory.empty()) return;
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   require_open();
+  try {
+    register_memory(memory);
+  } catch (const std::exception&) {
+    fail_as_thrown();
+  }
+}
+
+void UcxTransport::register_memory(std::span<std::byte> memory) {
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
   params.address = memory.data();
@@ -112,14 +128,14 @@ void UcxTransport::attach(std::span<std::byte> memory) {
   attachments_.reserve(attachments_.size() + 1);
   const ucs_status_t status = ucp_mem_map(connections_->context(), &params, &attachment.handle);
   if (status != UCS_OK)
-    fail(Errc::transport,
-         "ucx: registering " + std::to_string(memory.size()) + " bytes: " + status_text(status) +
-             " (is the limit on locked memory, `ulimit -l`, at least that large?)",
-         false);
+    throw Error(Errc::transport, "ucx: registering " + std::to_string(memory.size()) +
+                                     " bytes: " + status_text(status) +
+                                     " (is the limit on locked memory, `ulimit -l`, at least that large?)");
   attachments_.push_back(attachment);
 }
 
 void UcxTransport::detach(std::span<std::byte> memory) noexcept {
+  if (origin_.in_forked_child()) return;  // what is registered is the parent's
   if (uses(memory)) abort("it took away memory that unfinished messages use");
   const Entry entry(mutex_);
   const auto found = std::find_if(attachments_.begin(), attachments_.end(), [&](const Attachment& attachment) {
@@ -131,6 +147,7 @@ void UcxTransport::detach(std::span<std::byte> memory) noexcept {
 }
 
 bool UcxTransport::uses(std::span<const std::byte> memory) const noexcept {
+  if (origin_.in_forked_child()) return false;
   const Entry entry(mutex_);
   return !failure_ && table_.uses(memory);
 }
@@ -141,16 +158,20 @@ Ticket UcxTransport::post(std::span<const Message> messages) {
 }
 
 Ticket UcxTransport::start(std::span<const Message> messages, Send how) {
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   require_open();
   if (messages.empty()) return 0;
-  Round& round = table_.open();
-  // Receives first: what arrives meanwhile then finds its place and is not stored in between.
-  for (const Message& message : messages)
-    if (message.kind == Message::Kind::receive) receive(table_.add(round, message), message);
-  for (const Message& message : messages)
-    if (message.kind == Message::Kind::send) send(table_.add(round, message), message, how);
-  return RoundTable::ticket(round);
+  try {
+    Round& round = table_.open();
+    // Receives first: what arrives meanwhile then finds its place and is not stored in between.
+    for (const Message& message : messages)
+      if (message.kind == Message::Kind::receive) receive(table_.add(round, message), message);
+    for (const Message& message : messages)
+      if (message.kind == Message::Kind::send) send(table_.add(round, message), message, how);
+    return RoundTable::ticket(round);
+  } catch (const std::exception&) {
+    fail_as_thrown();
+  }
 }
 
 void UcxTransport::send(Request& request, const Message& message, Send how) {
@@ -209,7 +230,7 @@ void UcxTransport::settle_receive(Request& request, ucs_status_t status, std::si
 }
 
 bool UcxTransport::settle(Ticket ticket) {
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   require_open();
   if (ticket == 0) return true;
   Round* const round = table_.find(ticket);
@@ -224,7 +245,7 @@ bool UcxTransport::settle(Ticket ticket) {
 std::string UcxTransport::waiting_for(Ticket ticket) const { return rank_list(silent(ticket)); }
 
 std::vector<int> UcxTransport::silent(Ticket ticket) const {
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   return table_.silent(ticket);
 }
 
@@ -256,22 +277,46 @@ void UcxTransport::act_on_failure() {
     const auto& message = table_.failure();
     suspicion_ = endpoint ? Suspicion{endpoint->peer, endpoint->status, Clock::now()}
                           : Suspicion{message->peer, message->status, Clock::now()};
+    if (!is_about_peer(suspicion_->status))
+      fail(code_of(suspicion_->status),
+           "rank " + std::to_string(rank_) + ": UCX failed here, with a message to or from rank " +
+               std::to_string(suspicion_->peer) + ": " + status_text(suspicion_->status) + LogCapture::text(),
+           false);
   }
   if (Clock::now() - suspicion_->since < kReasonGrace || membership_->loss()) return;
   fail(Errc::peer_lost,
        "rank " + std::to_string(suspicion_->peer) + " lost: its connection failed (" + status_text(suspicion_->status) +
-           ")" + LogCapture::text(),
+           "); it may have given up because of another rank" + LogCapture::text(),
        false);
 }
 
-void UcxTransport::fail(Errc code, const std::string& message, bool is_known_to_peers) {
+void UcxTransport::fail(Errc code, std::string_view message, bool is_known_to_peers) {
   if (!is_known_to_peers) membership_->give_up(message);
-  shut(code, message);
+  try {
+    failure_.emplace(code, std::string(message));
+  } catch (const std::exception&) {
+    failure_ = out_of_memory_;
+  }
+  shut();
   throw Error(*failure_);
 }
 
-void UcxTransport::shut(Errc code, const std::string& message) {
-  failure_.emplace(code, message);
+/// Called where something was caught: whatever it is, the transport is shut, or messages could go on into memory that
+/// the caller takes back.
+void UcxTransport::fail_as_thrown() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    fail(error.code(), error.what(), false);
+  } catch (const std::bad_alloc&) {
+    fail(Errc::no_memory, out_of_memory_.what(), false);
+  } catch (const std::exception& error) {
+    fail(Errc::internal, "rank " + std::to_string(rank_) + ": " + error.what(), false);
+  }
+}
+
+/// `failure_` says why.
+void UcxTransport::shut() noexcept {
   table_.cancel_receives(connections_->worker());
   for (const Attachment& attachment : attachments_) ucp_mem_unmap(connections_->context(), attachment.handle);
   attachments_.clear();
@@ -279,7 +324,12 @@ void UcxTransport::shut(Errc code, const std::string& message) {
   news_.announce();
 }
 
+void UcxTransport::wake() noexcept {
+  if (!origin_.in_forked_child()) news_.announce();
+}
+
 void UcxTransport::abort(std::string_view reason) noexcept {
+  if (origin_.in_forked_child()) return;
   const Entry entry(mutex_);
   const bool is_news = !failure_;
   try {
@@ -287,12 +337,11 @@ void UcxTransport::abort(std::string_view reason) noexcept {
     if (is_news)
       failure_.emplace(Errc::peer_lost,
                        "rank " + std::to_string(rank_) + " (this rank) gave up: " + std::string(reason));
-    membership_->give_up(reason);
-    if (is_news) shut(failure_->code(), failure_->what());
   } catch (const std::exception&) {
-    membership_->give_up(reason);
-    connections_->drop();  // out of memory for the text
+    failure_ = out_of_memory_;  // for the text: the peers hear of it all the same
   }
+  membership_->give_up(reason);
+  if (is_news) shut();
 }
 
 void UcxTransport::close_in_order() {
@@ -304,11 +353,10 @@ void UcxTransport::close_in_order() {
     abort("it closed its transport with messages unfinished");
     return;
   }
-  const TimePoint until = deadline_after(limit_);
-  const auto left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()); };
+  const TimePoint until = closing_until(limit_);
   // Peers may still wait for our last messages, which UCX may still hold; once flushed they need no help from us.
   const bool is_flushed = connections_->flush(until, [this] { return membership_->loss().has_value(); });
-  if (is_flushed) membership_->leave(std::max(left(), std::chrono::milliseconds{1}));
+  if (is_flushed) membership_->leave(time_left(until));
   for (const Attachment& attachment : attachments_) ucp_mem_unmap(connections_->context(), attachment.handle);
   attachments_.clear();
   if (is_flushed && !membership_->loss())

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tightwire/rendezvous.hpp>
@@ -11,6 +12,7 @@
 #include <tightwire/ucx.hpp>
 
 #include "connections.hpp"
+#include "fork_guard.hpp"
 #include "log_capture.hpp"
 #include "news.hpp"
 #include "part.hpp"
@@ -18,7 +20,8 @@
 
 namespace tightwire::ucx {
 
-/// Tagged messages over one UCP worker behind one mutex. UCX moves the bytes; Membership tells who died.
+/// Tagged messages over one UCP worker behind one mutex. UCX moves the bytes; Membership tells who died. In a child of
+/// fork() it is inert: connections are the parent's.
 class UcxTransport final : public TransportPart {
  public:
   /// `limit` bounds the collective close in the destructor.
@@ -46,7 +49,7 @@ class UcxTransport final : public TransportPart {
   std::array<int, 3> descriptors() const noexcept override;
   bool uses(std::span<const std::byte> memory) const noexcept override;
   std::vector<int> silent(Ticket ticket) const override;
-  void wake() noexcept override { news_.announce(); }
+  void wake() noexcept override;
   std::string waiting_for(Ticket ticket) const override;
   void abort(std::string_view reason) noexcept override;
   std::uint64_t checksum(std::span<const std::byte> payload) const noexcept override;
@@ -74,6 +77,11 @@ class UcxTransport final : public TransportPart {
     LogCapture capture_;
   };
 
+  /// For a call of the program.
+  Entry enter() const {
+    origin_.require_parent(rank_);
+    return Entry(mutex_);
+  }
   /// Sends a word to every peer and returns theirs, in order of rank, our own among them.
   std::vector<std::uint64_t> exchange(std::uint64_t word, TimePoint until);
   using Send = decltype(&ucp_tag_send_nbx);
@@ -84,12 +92,14 @@ class UcxTransport final : public TransportPart {
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* request) noexcept;
   static void settle_receive(Request& request, ucs_status_t status, std::size_t bytes) noexcept;
 
+  void register_memory(std::span<std::byte> memory);
   void require_open() const;
   void progress();
   void require_healthy();
   void act_on_failure();
-  [[noreturn]] void fail(Errc code, const std::string& message, bool is_known_to_peers);
-  void shut(Errc code, const std::string& message);
+  [[noreturn]] void fail(Errc code, std::string_view message, bool is_known_to_peers);
+  [[noreturn]] void fail_as_thrown();
+  void shut() noexcept;
   void close_in_order();
 
   std::unique_ptr<Membership> membership_;
@@ -98,6 +108,8 @@ class UcxTransport final : public TransportPart {
   const std::chrono::milliseconds longest_sleep_;
   const int rank_;
   const int size_;
+  const ForkGuard origin_;
+  const Error out_of_memory_;  ///< made while there was some
   std::string description_ = "ucx";
   // Set before the first frame, never changed.
   const std::uint64_t node_ = number_of(this_host());

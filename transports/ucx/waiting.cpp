@@ -27,20 +27,20 @@ void UcxTransport::idle(TimePoint until) {
 }
 
 bool UcxTransport::look() {
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   require_open();
   progress();
   return news_.count() != news_.heard_by_this_thread();
 }
 
 void UcxTransport::check_peers() {
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   require_open();
   require_healthy();
 }
 
 std::chrono::milliseconds UcxTransport::going_to_sleep() {
-  const Entry entry(mutex_);
+  const Entry entry = enter();
   news_.going_to_sleep();
   // UCX refuses to be armed while it has work at hand: then it must make progress first.
   const bool may_sleep =

@@ -162,6 +162,8 @@ class SparseReduction final : public Reduction {
     const std::size_t outgoing = two_shot() ? ranks_ + 1 : 1, incoming = two_shot() ? 2 * ranks_ : ranks_;
     const std::size_t headers = (outgoing + incoming) * sizeof(FrameHeader);
     memory_ = Workspace(headers + (outgoing + incoming) * stride);
+    slots_.reserve(outgoing + incoming);
+    // Last of what may throw, as nobody would end it.
     transport_.attach_pages(memory_.pages());
     headers_ = memory_.data();
     std::byte* at = headers_ + headers;
