@@ -12,9 +12,9 @@
  * Statuses, last errors, ownership, growth and fork() are those of tightwire.h, and so are specifications, operations,
  * states and bits. Calls put their work on streams and return; only seal, synchronize, save, restore, a wait for a
  * bucket with top-k or PowerSGD, and commit and rollback under a policy of non-finite elements that must know how many
- * there were, wait for the device. Errors of the device and of peers are found by the first call after they happened, by
- * synchronize at the latest. No header of CUDA's or NCCL's is needed here: a cudaStream_t is a struct CUstream_st*, an
- * ncclComm_t goes as a void*. Not on devices, and TIGHTWIRE_UNSUPPORTED: auto, hier() and levels=, residual=bf16,
+ * there were, wait for the device. Errors of the device and of peers are found by the first call after they happened,
+ * by synchronize at the latest. No header of CUDA's or NCCL's is needed here: a cudaStream_t is a struct CUstream_st*,
+ * an ncclComm_t goes as a void*. Not on devices, and TIGHTWIRE_UNSUPPORTED: auto, hier() and levels=, residual=bf16,
  * telemetry=, algorithm=ring and tree, and momentum= with randomk. */
 #ifndef TIGHTWIRE_DEVICE_H
 #define TIGHTWIRE_DEVICE_H
