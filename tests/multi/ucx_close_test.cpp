@@ -281,6 +281,7 @@ TEST_P(UcxClose, LeavesNothingInSharedMemoryWhenAllAreKilled) {
                                  },
                                  {.meanwhile = [&](const std::vector<pid_t>& ids) {
                                    while (*ready < 3) std::this_thread::sleep_for(milliseconds(10));
+                                   for (const pid_t id : ids) kill(id, SIGSTOP);  // or one may see another's end
                                    for (const pid_t id : ids) kill(id, SIGKILL);
                                  }});
   for (const RankResult& result : results) EXPECT_EQ(result.signal, SIGKILL) << result.text;

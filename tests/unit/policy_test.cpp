@@ -134,7 +134,7 @@ TEST(Codec, RoundingIsRefusedWhereThereIsNoChoice) {
       EXPECT_TRUE(contains(error.what(), std::string(codec.name) + ": has no choice of rounding")) << error.what();
     }
   }
-  EXPECT_EQ(refused, 3u + 1u + 10u) << "casts, sign, and codebooks";
+  EXPECT_EQ(refused, 3u + 1u + 14u) << "casts, sign, and codebooks";
 }
 
 TEST(Codec, EveryBadOptionOfARotationIsNamed) {

@@ -128,6 +128,7 @@ struct Codec {
     return static_cast<std::uint32_t>(static_cast<int>(std::nearbyint(t)));
   }
   float value(std::uint32_t code, std::uint16_t param) const {
+    if (quantized() && (param & 0x7f80u) == 0x7f80u) return float_of(0x7fc00000u);  // a damaged step, whatever it holds
     switch (kind) {
       case Kind::dense: return float_of(code);
       case Kind::bf16: return from_bf16(static_cast<std::uint16_t>(code));
