@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <tightwire/error.hpp>
 #include <tightwire/rendezvous.hpp>
 #include <tightwire/transport.hpp>
 
@@ -26,6 +27,9 @@ inline std::chrono::milliseconds time_left(TimePoint until) {
   return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()),
                   std::chrono::milliseconds{1});
 }
+
+/// What a transport says where there is no memory left to say it with; to be made before.
+inline Error out_of_memory(int rank) { return {Errc::no_memory, "rank " + std::to_string(rank) + ": out of memory"}; }
 
 /// Leaves a job together with all others. Throws Error(peer_lost) where one was lost before that.
 inline void leave_in_order(Membership& membership, TimePoint until) {

@@ -13,7 +13,7 @@ MixedTransport::MixedTransport(int rank, Nodes nodes, std::unique_ptr<TransportP
       nodes_(std::move(nodes)),
       node_(nodes_.place_of(rank).first + 1),
       limit_(limit),
-      out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank) + ": out of memory"),
+      out_of_memory_(out_of_memory(rank)),
       across_(std::move(across)),
       inside_(std::move(inside)) {
   is_near_.resize(static_cast<std::size_t>(across_->size()));

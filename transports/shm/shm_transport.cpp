@@ -23,8 +23,6 @@ std::string description_of(const std::vector<Peer>& peers, const std::vector<int
   return text;
 }
 
-Error out_of_memory(int rank) { return {Errc::no_memory, "rank " + std::to_string(rank) + ": out of memory"}; }
-
 /// As much as the machine has, so that no attachment lacks room, and no more than many ranks can map of each other, in
 /// several transports. Throws Error(unsupported) where files may not be as large as the control part.
 std::size_t file_bytes(int ranks, std::size_t control_bytes) {

@@ -34,7 +34,7 @@ UcxTransport::UcxTransport(std::unique_ptr<Membership> membership, std::unique_p
       longest_sleep_(longest_sleep),
       rank_(membership_->rank()),
       size_(membership_->size()),
-      out_of_memory_(Errc::no_memory, "rank " + std::to_string(rank_) + ": out of memory") {}
+      out_of_memory_(out_of_memory(rank_)) {}
 
 UcxTransport::~UcxTransport() {
   if (origin_.in_forked_child()) {

@@ -56,15 +56,22 @@ TIGHTWIRE_INLINE std::size_t append_set(std::uint64_t set, std::uint32_t first, 
   return found;
 }
 
-/// Fetches `from[places[i] - first]` for every i; those with a magnitude of at least `taken` are 0 in `rest` then,
-/// unless that is null. Room for 16 more values must be there.
+/// Elements to be fetched by place, the first of which is place `first`. Those with a magnitude of at least `taken` are
+/// 0 in `rest` then, unless that is null.
+struct Fetched {
+  const float* from;
+  float* rest;
+  std::uint32_t first;
+  std::uint32_t taken;
+};
+/// Fetches the elements at these places. Room for 16 more values must be there.
 template <int W>
-TIGHTWIRE_INLINE void fetch_large(const Lanes<float, W>&, const float* from, float* rest, std::uint32_t first,
-                                  std::uint32_t taken, std::span<const std::uint32_t> places, float* values) {
+TIGHTWIRE_INLINE void fetch_large(const Lanes<float, W>&, const Fetched& of, std::span<const std::uint32_t> places,
+                                  float* values) {
   for (std::size_t i = 0; i < places.size(); ++i) {
-    const float x = from[places[i] - first];
+    const float x = of.from[places[i] - of.first];
     values[i] = x;
-    if (rest != nullptr) rest[places[i] - first] = (to_bits(x) & kMagnitudeMask) >= taken ? 0.0f : x;
+    if (of.rest != nullptr) of.rest[places[i] - of.first] = (to_bits(x) & kMagnitudeMask) >= of.taken ? 0.0f : x;
   }
 }
 
@@ -186,20 +193,19 @@ TIGHTWIRE_TARGET_AVX512 inline std::uint64_t large_set(const Lanes<float, 16> (&
   }
   return set;
 }
-TIGHTWIRE_TARGET_AVX512 inline void fetch_large(const Lanes<float, 16>&, const float* from, float* rest,
-                                                std::uint32_t first, std::uint32_t taken,
+TIGHTWIRE_TARGET_AVX512 inline void fetch_large(const Lanes<float, 16>&, const Fetched& of,
                                                 std::span<const std::uint32_t> places, float* values) {
   for (std::size_t i = 0; i < places.size(); i += 16) {
     const std::size_t left = places.size() - i;
     const auto some = static_cast<__mmask16>(left < 16 ? (1u << left) - 1 : 0xffffu);
-    const __m512i at =
-        _mm512_sub_epi32(_mm512_maskz_loadu_epi32(some, places.data() + i), _mm512_set1_epi32(static_cast<int>(first)));
-    const __m512 x = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), some, at, from, 4);
+    const __m512i at = _mm512_sub_epi32(_mm512_maskz_loadu_epi32(some, places.data() + i),
+                                        _mm512_set1_epi32(static_cast<int>(of.first)));
+    const __m512 x = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), some, at, of.from, 4);
     _mm512_storeu_ps(values + i, x);
-    if (rest == nullptr) continue;
+    if (of.rest == nullptr) continue;
     const __m512i magnitude = _mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(kMagnitudeMask)));
-    const __mmask16 goes = _mm512_mask_cmpge_epu32_mask(some, magnitude, _mm512_set1_epi32(static_cast<int>(taken)));
-    _mm512_mask_i32scatter_ps(rest, goes, at, _mm512_setzero_ps(), 4);
+    const __mmask16 goes = _mm512_mask_cmpge_epu32_mask(some, magnitude, _mm512_set1_epi32(static_cast<int>(of.taken)));
+    _mm512_mask_i32scatter_ps(of.rest, goes, at, _mm512_setzero_ps(), 4);
   }
 }
 TIGHTWIRE_TARGET_AVX512 inline void append_band(const Lanes<float, 16>& x, const Lanes<std::uint32_t, 16>& at,

@@ -139,7 +139,7 @@ struct FindLarge {
         found += detail::append_set(detail::large_set(v, job.threshold), job.place + static_cast<std::uint32_t>(i),
                                     job.places + found);
       }
-      detail::fetch_large(Lanes<float, W>(), Add ? job.after : job.x, Add ? job.after : nullptr, job.place, job.taken,
+      detail::fetch_large(Lanes<float, W>(), {Add ? job.after : job.x, Add ? job.after : nullptr, job.place, job.taken},
                           {job.places + before, found - before}, job.values + before);
     }
     return found;
