@@ -163,7 +163,7 @@ def text(what: str, value: str) -> bytes:
     """For a parameter of type char*. Raises Error where C would read but a part of it."""
     if "\0" in value:
         raise Error(Status.INVALID_ARGUMENT, f"{what} {value!r} has a NUL in it")
-    return value.encode()
+    return value.encode(errors="surrogateescape")  # as paths have what is no UTF-8
 
 
 call("require_abi", ABI_VERSION)

@@ -201,7 +201,7 @@ class Session(_Owner):
                 )
             _c.call("session_open", communicator._handle, _c.text("specification", specification), ctypes.byref(self._handle))
         else:
-            path = _c.text("path", os.fspath(specification))
+            path = _c.text("path", os.fsdecode(specification))
             _c.call("session_open_file", communicator._handle, path, ctypes.byref(self._handle))
 
     def add(

@@ -66,8 +66,8 @@ class Sharded:
         sharded.commit()
 
     What is summed under a name is the same thing in every step: what was dropped of it is added to it in the next. A step ends
-    with `commit`, or `rollback`. An Error on one rank is one on all of them, and the end of it. Tensors are dense, contiguous, in host memory, float32, bfloat16 or float16; names are first
-    used in the same order on every rank.
+    with `commit`, or `rollback`. An Error on one rank is one on all of them, and the end of it. Tensors are dense, contiguous, in
+    host memory, float32, bfloat16 or float16; names are first used in the same order on every rank.
     """
 
     def __init__(
