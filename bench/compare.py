@@ -102,9 +102,9 @@ def train(machine: Machine, options: argparse.Namespace, keep: Callable[[dict[st
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Busy and in all, of all cores, since the machine started."""
+    """Of all cores since the machine started: of processes and other machines, and in all."""
     fields = [float(value) for value in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    return sum(fields) - fields[3] - fields[4], sum(fields)
+    return sum(fields[:3]) + fields[7], sum(fields)
 
 
 def foreign_share(seconds: float = 3.0) -> float:
