@@ -66,7 +66,7 @@ class Cluster:
         run([options.tool, "run", "-n", str(self.per_node), "--quiet", "--", *self.tool, "exact", "--calibrate", inside])
         link = json.loads(pathlib.Path(inside).read_text())["link"]
         self.costs = ["--calibration", calibration, "--inside-gbit", str(link["gbit_per_s"]), "--inside-latency-us",
-                      str(link["latency_us"]), "--inside-message-us", str(link["message_us"])]
+                      str(link["latency_us"]), "--inside-message-us", str(link["message_us"]), "--inside-overlap", str(link["overlap"])]
 
     def job(self, ranks: int, per_node: int) -> list[str]:
         if self.rate == 0:

@@ -187,7 +187,10 @@ def training_tables(told: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str, Any], names: list[str]) -> str:
+BY_HAND = "## Aims, and what falls short"  # what follows in docs/benchmarks.md is kept
+
+
+def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str, Any], names: list[str], before: str) -> str:
     spread = sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
     beside = max((row["foreign_load"] for row in rows if "foreign_load" in row), default=0.0)
     versions = ", ".join(version if version.startswith(name) else f"{name} {version}" for name, version in facts["versions"].items())
@@ -201,6 +204,7 @@ def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str
         + table(rows) + "\n\n" + "\n".join(f"![{name}](figures/{name})" for name in names if not name.startswith("train"))
         + "\n\n## Training\n\n" + training_tables(told) + "\n"
         + "\n".join(f"![{name}](figures/{name})" for name in names if name.startswith("train")) + "\n"
+        + ("\n" + before[before.index(BY_HAND):] if BY_HAND in before else "")
     )
 
 
@@ -259,7 +263,8 @@ def write(options: argparse.Namespace, facts: dict[str, object], rows: list[dict
     links |= {link: name_of(link) for link in training.get("accuracy", {})}
     names = draw_all(folder, labelled, training, links) if folder else []
     if options.write:
-        (ROOT / "docs/benchmarks.md").write_text(page(facts, rows, training, names))
+        kept = ROOT / "docs/benchmarks.md"
+        kept.write_text(page(facts, rows, training, names, kept.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Installs what is needed, builds, and passes the tests: in one process, between processes, packages, the long ones, then
-# those in one process under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+# Installs what is needed, builds, and passes the tests.
 #
-#   scripts/test.sh            all of it
-#   scripts/test.sh --nightly  and the trainings on which the accuracies of the README rest; more seeds by TIGHTWIRE_SEEDS
+#   scripts/test.sh            in one process, between processes, packages, a short convergence suite; decoders and frames under
+#                              AddressSanitizer with UndefinedBehaviorSanitizer. This is what CI runs.
+#   scripts/test.sh --all      besides: all tests in one process under these sanitizers, and under ThreadSanitizer; clang-tidy, every
+#                              header alone, every float through every conversion, longer trainings. Before what touches threads,
+#                              memory or arithmetic is submitted.
+#   scripts/test.sh --nightly  besides all that the trainings on which the accuracies of the README rest; more seeds by TIGHTWIRE_SEEDS
 #   scripts/test.sh --quick    the inner loop: unit tests alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1-}
-[[ -z $mode || $mode == --quick || $mode == --nightly ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[[ -z $mode || $mode == --quick || $mode == --all || $mode == --nightly ]] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 began=$SECONDS
 stage() { echo "== $((SECONDS - began)) s: $*"; }
@@ -34,23 +37,34 @@ scripts/format.sh --check
 /usr/bin/mypy --python-executable /usr/bin/python3
 (cd python && /usr/bin/mypy --config-file= --strict --python-version 3.11 --python-executable /usr/bin/python3 -p tightwire.convergence)
 
-for preset in asan tsan; do
-  stage "$preset: building"
-  cmake --preset $preset >/dev/null
-  cmake --build --preset $preset
-  stage "$preset: testing"
-  ctest --test-dir build/$preset -L unit -j "$(nproc)" --output-on-failure --no-tests=error
-done
+sanitized() {
+  stage "$1: building"
+  cmake --preset "$1" >/dev/null
+  cmake --build --preset "$1"
+  stage "$1: testing"
+  ctest --test-dir "build/$1" -L unit -j "$(nproc)" --output-on-failure --no-tests=error
+}
+if [[ -z $mode ]]; then
+  sanitized decoders
+else
+  sanitized asan  # has what decoders has
+  sanitized tsan
+fi
 
 stage "building"
 cmake --preset dev >/dev/null
 cmake --build --preset dev
-stage "headers alone"
-scripts/check_syntax.py
-stage "clang-tidy"
-scripts/tidy.sh
+if [[ -n $mode ]]; then
+  stage "headers alone"
+  scripts/check_syntax.py
+  stage "clang-tidy"
+  scripts/tidy.sh
+fi
 stage "testing"
-leave_out="-LE nightly"
-[[ $mode == --nightly ]] && leave_out=
+case $mode in
+  --nightly) leave_out= ;;
+  --all) leave_out="-LE nightly" ;;
+  *) leave_out="-LE nightly|exhaustive|long" ;;
+esac
 ctest --test-dir build/dev -j "$(nproc)" --output-on-failure --no-tests=error $leave_out $retry
 stage "all passed"

@@ -109,42 +109,45 @@ struct Cluster {
 
 /// A stage's parts, and what they come to.
 struct StageTime {
-  double latency = 0, wire = 0, codec = 0;
+  double latency = 0;
+  double inside = 0, across = 0;  ///< transfer within nodes, and between them
+  double codec = 0;
   double seconds = 0;
 };
 
 /// Time of a stage:
 ///
 ///     latency  rounds x the latency of the slowest link used
-///     wire     messages x their cost + bytes / rate, across times the ranks that share the link
+///     inside   messages to ranks of the same node x their cost + bytes / rate
+///     across   the same of other nodes, bytes times the ranks that share the link
 ///     codec    work x cost
-///     both     times 1 + fill
-///     seconds  latency + max(wire, codec) + min(wire, codec) x (1 - overlap x (1 - 1 / chunks)),
-///              but no less than windows x latency
+///     all      times 1 + fill
+///     seconds  latency + across beside (inside beside codec), but no less than windows x latency
+///     a beside b   max(a, b) + min(a, b) x (1 - overlap x (1 - 1 / chunks)), by the link's overlap
 ///
 /// The last term is what cannot hide: of a single chunk nothing does, since it is encoded, sent and decoded in turn.
 /// Where messages are short, what counts is that a window of chunks begins when the one before has arrived.
 inline StageTime time_of(const Stage& stage, const Cluster& cluster, const CodecCosts& costs) {
   StageTime time;
-  double overlap = 1;
-  const auto use = [&](const Sent& sent, const LinkCost& link, int sharing) {
-    if (sent.messages == 0) return;
+  const auto transfer = [&](const Sent& sent, const LinkCost& link, int sharing) {
+    if (sent.messages == 0) return 0.0;
     if (!(link.bytes_per_second > 0)) throw Error(Errc::invalid_argument, "cost model: a link needs a rate above 0");
     time.latency = std::max(time.latency, stage.rounds * link.latency_seconds);
-    time.wire += sent.messages * link.message_seconds + sharing * sent.bytes / link.bytes_per_second;
-    overlap = std::min(overlap, link.overlap);
+    return (sent.messages * link.message_seconds + sharing * sent.bytes / link.bytes_per_second) * (1 + stage.fill);
   };
-  use(stage.inside, cluster.inside, 1);
-  use(stage.across, cluster.across, stage.alone ? 1 : cluster.per_node);
+  time.inside = transfer(stage.inside, cluster.inside, 1);
+  time.across = transfer(stage.across, cluster.across, stage.alone ? 1 : cluster.per_node);
   for (const CodecWork& work : stage.work) {
     const CodecCost cost = costs.at(work.codec, stage.bucket_bytes);
     time.codec +=
         work.encoded * cost.encode_seconds + work.combined * cost.combine_seconds + work.decoded * cost.decode_seconds;
   }
-  time.wire *= 1 + stage.fill;
   time.codec *= 1 + stage.fill;
-  const double hidden = overlap * (1 - 1 / std::max(stage.chunks, 1.0));
-  time.seconds = time.latency + std::max(time.wire, time.codec) + std::min(time.wire, time.codec) * (1 - hidden);
+  const auto beside = [&](double a, double b, double overlap) {
+    return std::max(a, b) + std::min(a, b) * (1 - overlap * (1 - 1 / std::max(stage.chunks, 1.0)));
+  };
+  const double within = beside(time.inside, time.codec, cluster.inside.overlap);
+  time.seconds = time.latency + beside(time.across, within, cluster.across.overlap);
   time.seconds = std::max(time.seconds, stage.windows * time.latency);
   return time;
 }

@@ -11,7 +11,7 @@ target_link_libraries(recorder_test PRIVATE tightwire_test_settings)
 gtest_discover_tests(recorder_test TEST_PREFIX unit. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit TIMEOUT 120)
 if(TARGET convergence_trainer AND TARGET tightwire_tool)
   add_test(NAME convergence.trainer COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/test_trainer.py)
-  set_tests_properties(convergence.trainer PROPERTIES LABELS convergence TIMEOUT 300 RUN_SERIAL ON
+  set_tests_properties(convergence.trainer PROPERTIES LABELS "convergence;long" TIMEOUT 300 RUN_SERIAL ON
     ENVIRONMENT "TIGHTWIRE_CONVERGENCE_TRAINER=$<TARGET_FILE:convergence_trainer>")
   # Fails where a control is judged wrongly: sound ones must be found as good, broken ones worse.
   add_test(NAME convergence.smoke

@@ -56,10 +56,25 @@ TEST(CostModel, AgreesWithAnExampleByHand) {
   Cluster here{4, 2, {}, {50e-6, 10e-6, 1e9, 0.8}};
   const StageTime time = time_of(stage, here, costs);
   EXPECT_DOUBLE_EQ(time.latency, 100e-6);
-  EXPECT_DOUBLE_EQ(time.wire, 60e-6 + 2 * 3e6 / 1e9);  // two ranks share the node's link
+  EXPECT_DOUBLE_EQ(time.across, 60e-6 + 2 * 3e6 / 1e9);  // two ranks share the node's link
   EXPECT_DOUBLE_EQ(time.codec, 4e-3 + 4e-3 + 1e-3);
   // The codec takes longer; of the wire 0.8 x 3/4 hides.
   EXPECT_DOUBLE_EQ(time.seconds, 100e-6 + 9e-3 + 6.06e-3 * (1 - 0.8 * 0.75));
+}
+
+TEST(CostModel, WhatGoesThroughMemoryTakesTheCodecsTimeAndGoesOnBesideTheLinkBetweenNodes) {
+  Stage stage;
+  stage.chunks = 4;
+  stage.inside = {1, 8 * kMegabyte};
+  stage.across = {1, 3 * kMegabyte};
+  stage.work = {{"c", kMegabyte}};
+  CodecCosts costs;
+  costs.add("c", kMegabyte, {2e-9, 0, 0});
+  const Cluster here{4, 2, {0, 0, 4e9, 0}, {0, 0, 1e9, 1}};
+  const StageTime time = time_of(stage, here, costs);
+  EXPECT_DOUBLE_EQ(time.inside, 2e-3);
+  EXPECT_DOUBLE_EQ(time.across, 6e-3);
+  EXPECT_DOUBLE_EQ(time.seconds, 6e-3 + (2e-3 + 2e-3) / 4);
 }
 
 TEST(CostModel, AWindowOfChunksBeginsWhenTheOneBeforeHasArrived) {

@@ -29,7 +29,7 @@ struct PlanArguments {
   double compute_ms = 0;
   std::string calibration;
   double across_gbit = 0, across_latency_us = -1, message_us = -1, overlap = -1;
-  double inside_gbit = 0, inside_latency_us = -1, inside_message_us = -1;
+  double inside_gbit = 0, inside_latency_us = -1, inside_message_us = -1, inside_overlap = -1;
   std::uint64_t bucket_bytes = SessionOptions{}.bucket_bytes;
   bool json = false;
 };
@@ -94,6 +94,7 @@ Plan plan_of(const PlanArguments& arguments) {
   if (arguments.inside_gbit > 0) plan.inside.bytes_per_second = arguments.inside_gbit / 8e-9;
   set(plan.inside.latency_seconds, arguments.inside_latency_us, 1e-6);
   set(plan.inside.message_seconds, arguments.inside_message_us, 1e-6);
+  set(plan.inside.overlap, arguments.inside_overlap, 1);
   if (!(plan.across.bytes_per_second > 0) && leaves_nodes(arguments))
     throw Error(Errc::invalid_argument,
                 arguments.calibration.empty()
@@ -269,7 +270,7 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
   plan.add_option(
           "--overlap", arguments.overlap,
           "Between nodes: how much of codec and transfer hides behind the other, 1 where a network card moves the "
-          "bytes. Inside nodes it is as calibrated, or 1")
+          "bytes")
       ->check(CLI::Range(0.0, 1.0));
   plan.add_option("--inside-gbit", arguments.inside_gbit,
                   "Rate of a rank's link inside its node; 80, or as calibrated where ranks shared memory")
@@ -278,6 +279,9 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   plan.add_option("--inside-message-us", arguments.inside_message_us, "What a message costs there; as calibrated")
       ->check(CLI::NonNegativeNumber);
+  plan.add_option("--inside-overlap", arguments.inside_overlap,
+                  "Inside nodes; 0 where the core that encodes moves the bytes. As calibrated, or 1")
+      ->check(CLI::Range(0.0, 1.0));
   plan.add_option("--bucket-bytes", arguments.bucket_bytes, "SessionOptions::bucket_bytes")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
