@@ -41,7 +41,9 @@ ForeignLoad::ForeignLoad() {
 double ForeignLoad::share(double own_seconds) const {
   const CpuTime now = cpu_time();
   const double total = now.total - total_;
-  return total > 0 ? std::max(0.0, now.busy - busy_ - own_seconds) / total : 0;
+  // The system counts in ticks of 10 ms, and beside a short measurement ranks that just started still count for much.
+  constexpr double kUnknown = 0.05;
+  return total > 0 ? std::max(0.0, now.busy - busy_ - own_seconds - kUnknown) / total : 0;
 }
 
 double own_cpu_seconds() {

@@ -67,7 +67,8 @@ class JointFigures : public tightwire::JointClock {
 class ForeignLoad {
  public:
   ForeignLoad();
-  /// `own_seconds`: CPU time that all ranks together used since construction.
+  /// `own_seconds`: CPU time that all ranks together used since construction. Below some 0.5 s little can be told, and
+  /// up to 50 ms of others are not.
   double share(double own_seconds) const;
 
  private:
