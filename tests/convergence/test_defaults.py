@@ -80,7 +80,7 @@ class Limits(unittest.TestCase):
         study = tiers.tier_study("quick", tiers.Trainer("trainer"), codecs=["powersgd:rank=4", "int2"], controls=False)
         recommended = {pair.arm.name for pair in study.pairs if pair.recommended}
         self.assertEqual(recommended, {"powersgd:rank=4"})
-        self.assertEqual([pair.limit for pair in study.pairs if pair.task == "quadratic"], [tiers.TWICE_THE_LOSS, ""])
+        self.assertEqual([pair.limit for pair in study.pairs if pair.task == "quadratic"], [tiers.LATE_FOR_THE_RATE, ""])
         self.assertTrue(study.rules.undecided_fails)  # who names a codec asks what becomes of it
 
     def test_judging_a_study_tells_of_its_limits(self):
