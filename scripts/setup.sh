@@ -12,7 +12,7 @@ bench="$build libbenchmark-dev libopenblas-dev openmpi-bin libopenmpi-dev iprout
 python="python3-venv python3-pip"
 mpi4py="python3-mpi4py"
 torch="python3-torch python3-numpy mypy"
-test="$convergence $bench $torch git libgtest-dev clang-14 clang-format-14 clang-tidy-14 python3-minimal"
+test="$convergence $bench $torch git gfortran libgtest-dev clang-14 clang-format-14 clang-tidy-14 python3-minimal"
 
 [[ $# -gt 0 ]] || { sed -n '2,4s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 wanted=""
