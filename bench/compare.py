@@ -264,7 +264,7 @@ def write(options: argparse.Namespace, facts: dict[str, object], rows: list[dict
     names = draw_all(folder, labelled, training, links) if folder else []
     if options.write:
         kept = ROOT / "docs/benchmarks.md"
-        kept.write_text(page(facts, rows, training, names, kept.read_text()))
+        kept.write_text(page(facts, rows, training, names, kept.read_text() if kept.exists() else ""))
 
 
 if __name__ == "__main__":

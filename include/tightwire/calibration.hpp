@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,7 +22,7 @@ namespace tightwire {
 struct Trial {
   std::string codec;
   double bucket_bytes = 0;
-  double seconds = 0;  ///< of the slowest rank, in the fastest repeat
+  double seconds = 0;  ///< of the slowest rank, in the middle repeat
   BucketLoad load;     ///< of rank 0
 };
 
@@ -111,23 +110,23 @@ void measure_codec(const std::shared_ptr<Transport>& transport, SessionOptions o
   Workspace memory(elements * sizeof(float));
   const std::span<float> gradient(reinterpret_cast<float*>(memory.data()), elements);
   JointClock clock(*transport, options.timeout);
-  // Of the fastest repeat: other work on the machine only adds to it. Times are the same on all ranks, and so is the
+  // Of the middle repeat: a step of a training is no luckier than most. Times are the same on all ranks, and so is the
   // choice.
-  double best = std::numeric_limits<double>::infinity();
-  Statistics statistics;
-  for (int i = -1; i < repeats; ++i) {
+  std::vector<std::pair<double, Statistics>> tries;
+  for (int i = -1; i < std::max(repeats, 1); ++i) {
     detail::fill_like_gradient(gradient, transport->rank());
     const double took = clock.seconds([&] {
       session.all_reduce(gradient);
       session.commit();
     });
-    if (i < 0 || took >= best) continue;
-    best = took;
-    statistics = session.last_step();
+    if (i >= 0) tries.emplace_back(took, session.last_step());
   }
+  const auto middle = tries.begin() + static_cast<std::ptrdiff_t>(tries.size() / 2);
+  std::nth_element(tries.begin(), middle, tries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Statistics& statistics = middle->second;
   for (double* part : {&statistics.encode_seconds, &statistics.combine_seconds, &statistics.decode_seconds})
     *part = clock.largest_seconds(*part);
-  Trial trial{options.codec.spec(), 4.0 * static_cast<double>(elements), best, {}};
+  Trial trial{options.codec.spec(), 4.0 * static_cast<double>(elements), middle->first, {}};
   trial.load = simulate(options, session.parameters(), session.size(), 1).front();
   const std::string name = detail::cost_name(options.codec);
   for (const Stage& stage : trial.load)

@@ -100,6 +100,10 @@ class Compare(unittest.TestCase):
         page = (self.folder / "docs/benchmarks.md").read_text()
         self.assertIn("and up to 1.0 % beside a measurement", page)
         self.assertTrue((self.folder / "docs/figures/training-step-300.png").exists())
+        by_hand = compare.BY_HAND + "\n\nWhy.\n"
+        (self.folder / "docs/benchmarks.md").write_text(page + "\n" + by_hand)
+        self.run_with(FakeMachine(), training=True, write=True)
+        self.assertEqual((self.folder / "docs/benchmarks.md").read_text(), page + "\n" + by_hand)
 
     def test_plots_do_without_exact(self):
         rows = [{"link": link, "bytes": 1024, "scheme": "int8", "seconds": 1e-3} for link in ("100", "1000")]
