@@ -146,7 +146,7 @@ Codec choose_codec(const std::shared_ptr<Transport>& transport, std::uint32_t ch
   });
   if (transport->size() < 2 || largest == 0) return codecs.front();
   constexpr double kMostSeconds = 0.1;
-  const int repeats = largest < (std::size_t{1} << 20) ? 15 : 4;  // what is short is disturbed by more
+  const Repeats repeats{largest < (std::size_t{1} << 20) ? 15 : 4, true};  // what is short is disturbed by more
   const Calibration calibration = calibrate<SessionType>(transport, options, codecs, {largest}, kMostSeconds, repeats);
   const Cluster cluster{transport->size(), 1, calibration.link, calibration.link};
   std::map<std::string, double> scales;

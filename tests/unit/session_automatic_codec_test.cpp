@@ -204,8 +204,8 @@ TEST(Calibration, MessagesOfTheLinksMeasurementFitItsMemory) {
 TEST(Calibration, TellsCostsOfEveryCodecAndExplainsItsTrials) {
   std::vector<Calibration> all(2);
   run_all(2, [&](const std::shared_ptr<Transport>& transport) {
-    all[static_cast<std::size_t>(transport->rank())] =
-        calibrate<Session>(transport, {}, {Codec{}, Int8{}, TopK{}, PowerSgd{}}, {1 << 16, 1 << 20}, 1.0, 2);
+    all[static_cast<std::size_t>(transport->rank())] = calibrate<Session>(
+        transport, {}, {Codec{}, Int8{}, TopK{}, PowerSgd{}}, {1 << 16, 1 << 20}, 1.0, {.number = 2});
   });
   const Calibration& one = all[0];
   EXPECT_EQ(one.link.bytes_per_second, all[1].link.bytes_per_second);

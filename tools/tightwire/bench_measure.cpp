@@ -217,7 +217,7 @@ Calibration calibrate_job(const std::shared_ptr<Transport>& transport, const Ben
   constexpr double kMostSeconds = 0.6;
   const std::vector<std::size_t> sizes = {std::size_t{4} << 10, std::size_t{256} << 10, std::size_t{4} << 20,
                                           std::size_t{25} << 20};
-  return calibrate<Session>(transport, session, codecs, sizes, kMostSeconds, options.iterations);
+  return calibrate<Session>(transport, session, codecs, sizes, kMostSeconds, {.number = options.iterations});
 }
 
 CodecCosts costs_here(const std::vector<std::string>& specs) {
@@ -227,7 +227,7 @@ CodecCosts costs_here(const std::vector<std::string>& specs) {
     constexpr double kMostSeconds = 10;
     constexpr int kRepeats = 5;
     const Calibration measured = calibrate<Session>(
-        transport, {}, codecs, {std::size_t{1} << 20, std::size_t{16} << 20}, kMostSeconds, kRepeats);
+        transport, {}, codecs, {std::size_t{1} << 20, std::size_t{16} << 20}, kMostSeconds, {.number = kRepeats});
     if (transport->rank() == 0) costs = measured.costs;
   });
   return costs;
