@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from . import charts
 from .charts import Pairs
 from .judging import UNDECIDED
-from .report import bounds, mark
+from .report import bounds, mark, repetitions
 from .running import Json
 from .statistics import rarest_seen
 
@@ -49,7 +49,8 @@ def as_html(result: Json) -> str:
                   "sound and must be found as good. The last column was measured by judging samples of these runs, drawn "
                   "with replacement: how often a positive control would be found worse (false alarm), or a negative one "
                   f"would not be (miss). Over all controls: false alarms {_format(result['false_alarm_rate'], '.1%')}, misses "
-                  f"{_format(result['miss_rate'], '.1%')} (<code>false_alarm_rate</code>, <code>miss_rate</code>).</p>",
+                  f"{_format(result['miss_rate'], '.1%')} (<code>false_alarm_rate</code>, <code>miss_rate</code>)."
+                  f"{_told_of_repetitions(controls)}</p>",
                   _verdicts(controls, True)]
     for task, members in tasks.items():
         members = [(i, pair) for i, pair in members if pair.get("curves")]
@@ -71,12 +72,14 @@ def _summary(result: Json, schemes: Pairs, controls: Pairs) -> str:
     facts = "".join(f"<tr><td>{_text(key)}</td><td><code>{_text(value)}</code></td></tr>"
                     for key, value in result["facts"].items())
     rules = result["rules"]
-    return (f"<p>{_text(result['date'])}. {len(result['seeds'])} seeds. Schemes: {told}. Controls: {right} of {len(controls)} "
+    seeds = [len(pair["runs"]) for _, pair in schemes or controls] or [len(result["seeds"])]
+    fewest, most = min(seeds), max(seeds)
+    return (f"<p>{_text(result['date'])}. {fewest if fewest == most else f'{fewest} to {most}'} seeds. Schemes: {told}. Controls: {right} of {len(controls)} "
             f"judged as they must be.</p><p>Every arm is compared with full-precision training of the same seed, data order and "
             f"first weights. <em>As good</em>: the mean deficit is below the margin; <em>worse</em>: it is above, or ranks "
             f"differ, or updates were lost that no residual holds; each with less than {rules['alpha']:.0%} risk for all "
             f"comparisons together (Holm), where deficits are nearly normal. What happens to fewer than "
-            f"{rarest_seen(len(result['seeds']), rules['alpha']):.0%} of trainings, {len(result['seeds'])} seeds likely do not "
+            f"{rarest_seen(fewest, rules['alpha']):.0%} of trainings, {fewest} seeds likely do not "
             f"show at all. Bounds are one-sided, {1 - rules['alpha']:.0%} each.</p><table>{facts}</table>")
 
 
@@ -108,8 +111,10 @@ def _matrix(tasks: dict[str, list[tuple[int, Json]]]) -> str:
 
 
 def _verdicts(pairs: Pairs, controls: bool = False) -> str:
+    repeated = any(pair["repetitions"] for _, pair in pairs)
     head = ["arm", "verdict"] + (["must be", "found by"] if controls else []) + [
-        "deficit (bounds)", "margin", "seeds", "seeds for power", "besides"] + (["wrong rate"] if controls else [])
+        "deficit (bounds)", "margin", "seeds", "seeds for power", "besides"] + (["wrong rate"] if controls else []) + (
+        ["right repetitions"] if repeated else [])
     rows = []
     for n, (i, pair) in enumerate(pairs):
         rows += _task_row(pairs, n, len(head))
@@ -124,10 +129,22 @@ def _verdicts(pairs: Pairs, controls: bool = False) -> str:
         if controls:
             rate = pair["wrong_verdict_rate"]
             cells.append(_number("-" if rate is None else f"{rate:.1%}"))
+        if repeated:
+            cells.append(_number(repetitions(pair)))
         rows.append(f"<tr class='{'' if pair['right'] else 'wrong'}' title='comparisons[{i}]'>{''.join(cells)}</tr>")
     first = 4 if controls else 2
-    return (_rows(head, rows, [*range(first, first + 4), first + 5]) + f"<p class=source><code>comparisons[{pairs[0][0]}..{pairs[-1][0]}]</code> of result.json, a row "
-            "each: <code>verdict, estimate, metric, seeds_for_power, reasons, found_by, wrong_verdict_rate</code>.</p>")
+    return (_rows(head, rows, [*range(first, first + 4), first + 5, first + 6]) + f"<p class=source><code>comparisons[{pairs[0][0]}..{pairs[-1][0]}]</code> of result.json, a row "
+            "each: <code>verdict, estimate, metric, seeds_for_power, reasons, found_by, wrong_verdict_rate, repetitions</code>.</p>")
+
+
+def _told_of_repetitions(controls: Pairs) -> str:
+    """What the last column is, where controls were repeated, and the count over all of them."""
+    counts = [pair["repetitions"] for _, pair in controls if pair["repetitions"]]
+    if not counts:
+        return ""
+    right, number = sum(one["right"] for one in counts), sum(one["number"] for one in counts)
+    return (f" Besides, controls were repeated, each time with seeds of their own, and judged as a study of their own: {right} of "
+            f"{number} repetitions gave the verdict that they must (<code>comparisons[i].repetitions</code>).")
 
 
 def _besides(pair: Json) -> list[str]:

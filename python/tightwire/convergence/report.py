@@ -49,8 +49,9 @@ def _comparison(study: Study, comparison: Comparison, count: int) -> Json:
         "estimate": dataclasses.asdict(verdict.estimate) if verdict.estimate else None,
         "p_as_good": verdict.p_as_good, "p_worse": verdict.p_worse,
         "seeds_for_power": None, "wrong_verdict_rate": comparison.wrong_rate,
+        "repetitions": _repetitions(comparison) if comparison.repeated else None,
         "runs": [{"arm": arm.key, "baseline": base.key, "cached": [base.cached, arm.cached], "seed": seed}
-                 for seed, base, arm in zip(study.seeds, comparison.baseline_runs, comparison.arm_runs, strict=True)],
+                 for seed, base, arm in zip(study.seeds_of(pair), comparison.baseline_runs, comparison.arm_runs, strict=True)],
     }
     if verdict.estimate:
         result["seeds_for_power"] = seeds_needed(verdict.estimate.deviation, pair.metric.margin, study.rules.alpha / count,
@@ -61,6 +62,14 @@ def _comparison(study: Study, comparison: Comparison, count: int) -> Json:
         result["figures"] = _figures(comparison)
         result["curves"] = _curves(comparison)
     return result
+
+
+def _repetitions(comparison: Comparison) -> Json:
+    """How many there are, how many were judged as they must be, and what the others were found."""
+    return {"number": len(comparison.repeated), "seeds_each": len(comparison.arm_runs) // len(comparison.repeated),
+            "right": comparison.right_repetitions,
+            "wrong": [{"repetition": i, "verdict": verdict.verdict, "reasons": verdict.reasons}
+                      for i, verdict in enumerate(comparison.repeated) if verdict.verdict != comparison.pair.expected]}
 
 
 def _figures(comparison: Comparison) -> Json:
@@ -118,10 +127,17 @@ def as_junit(result: Json) -> str:
 def mark(pair: Json) -> str:
     """What is to be said of a verdict besides itself."""
     if pair["expected"]:
-        return "as it must be" if pair["right"] else f"MUST BE {pair['expected']}"
+        told = f", {repetitions(pair)} times" if pair["repetitions"] else ""
+        return (f"as it must be{told}" if pair["right"] else f"MUST BE {pair['expected']}{told}")
     if pair["limit"] and pair["verdict"] != UNDECIDED:
         return "documented limit" if pair["right"] else "NOT AS DOCUMENTED"
     return "recommended" if pair["recommended"] else ""
+
+
+def repetitions(pair: Json) -> str:
+    """How many of a control's were judged as they must be, and of how many; "-" where there are none."""
+    told = pair["repetitions"]
+    return f"{told['right']} of {told['number']}" if told else "-"
 
 
 def bounds(pair: Json) -> str:

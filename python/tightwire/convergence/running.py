@@ -43,7 +43,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()  # whose contents the result depends on
     keys: Keys = Keys()
-    timeout: float = 600
+    timeout: float = 600  # seconds
     folder: str = "."  # where it runs
     sample: bool = False  # "{parameters}" in the command stands for a file that the trainer writes
     library: str = ""  # which tightwire it finds; see library_here

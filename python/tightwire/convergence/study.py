@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Pair:
     recommended: bool = False  # too few runs to tell are not enough then
     limit: str = ""  # why it is documented to be worse; that it is not, or is for another reason, is then wrong
     deviation: float | None = None  # of paired differences, as far as is known before anything ran
+    seeds: int = 0  # how many, from the study's first on; 0: the study's
+    repetitions: int = 1  # of a control: judged so many times, each with so many seeds of its own
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,19 @@ class Comparison:
     verdict: Verdict
     evidence: Evidence | None = None
     wrong_rate: float | None = None  # measured for controls: false alarms of positive ones, misses of negative ones
+    repeated: list[Verdict] = field(default_factory=list)  # of a control that is repeated: of each repetition by itself
+
+    @property
+    def right_repetitions(self) -> int:
+        """How many had the verdict that is expected."""
+        return sum(verdict.verdict == self.pair.expected for verdict in self.repeated)
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is what was expected; of a scheme of which nothing is expected, whether it is not worse. A limit
-        that is documented excuses a worse metric, and never ranks that differ or updates that are lost."""
+        """Whether the verdict, and that of every repetition, is what was expected; of a scheme of which nothing is expected, whether
+        it is not worse. A limit that is documented excuses a worse metric, and never ranks that differ or updates that are lost."""
         if self.pair.expected:
-            return self.verdict.verdict == self.pair.expected
+            return self.verdict.verdict == self.pair.expected and self.right_repetitions == len(self.repeated)
         if self.pair.limit and self.verdict.verdict == WORSE:
             return self.verdict.by == ["metric"]
         if self.pair.limit and self.verdict.verdict == AS_GOOD:
@@ -90,17 +99,25 @@ class Study:
     workers: int = 0  # trainings at a time, where nobody says otherwise; 0: as many as cores
     warnings: tuple[str, ...] = ()  # what may make its results others than they seem
 
+    def seeds_of(self, pair: Pair) -> Sequence[int]:
+        """Those a pair is trained with, one repetition's after the other's."""
+        if not pair.seeds and pair.repetitions == 1:
+            return self.seeds
+        first = self.seeds[0]
+        return range(first, first + (pair.seeds or len(self.seeds)) * pair.repetitions)
+
     def jobs(self) -> list[Job]:
         """All trainings, those of baselines first, so that an interrupted study has them all."""
-        baselines = [pair.baseline.job(seed) for pair in self.pairs for seed in self.seeds]
-        return baselines + [pair.arm.job(seed) for pair in self.pairs for seed in self.seeds]
+        baselines = [pair.baseline.job(seed) for pair in self.pairs for seed in self.seeds_of(pair)]
+        return baselines + [pair.arm.job(seed) for pair in self.pairs for seed in self.seeds_of(pair)]
 
     def power(self, runner: Runner) -> list[str]:
         """What is known before the run of how many seeds are needed: from pairs that earlier runs have."""
         told, unknown = [], 0
-        expected: dict[tuple[str, float, float], int] = {}
+        expected: dict[tuple[str, float, float, int], int] = {}
         for pair in self.pairs:
-            known = [(base, arm) for seed in self.seeds
+            seeds = self.seeds_of(pair)
+            known = [(base, arm) for seed in seeds
                      if (base := runner.cached(pair.baseline.job(seed))) and (arm := runner.cached(pair.arm.job(seed)))]
             if pair.kind == "negative control":
                 continue
@@ -108,7 +125,7 @@ class Study:
                 if pair.deviation is None:
                     unknown += 1
                 else:
-                    key = (pair.task, pair.deviation, pair.metric.margin)
+                    key = (pair.task, pair.deviation, pair.metric.margin, len(seeds))
                     expected[key] = expected.get(key, 0) + 1
                 continue
             try:
@@ -119,27 +136,27 @@ class Study:
             mean = sum(deficits) / len(deficits)
             deviation = math.sqrt(sum((d - mean) ** 2 for d in deficits) / (len(deficits) - 1))
             told.append(f"{pair.task}, {pair.arm.name}: paired differences of {len(known)} earlier seeds deviate by "
-                        f"{deviation:.3g}; {self._need(deviation, pair.metric.margin)}")
-        for (task, deviation, margin), count in expected.items():
+                        f"{deviation:.3g}; {self._need(deviation, pair.metric.margin, len(seeds))}")
+        for (task, deviation, margin, seeds_there), count in expected.items():
             told.append(f"{task}, {count} pairs: paired differences are taken to deviate by {deviation:.3g}; "
-                        f"{self._need(deviation, margin)}")
+                        f"{self._need(deviation, margin, seeds_there)}")
         if unknown:
             told.append(f"of {unknown} pairs fewer than 3 earlier runs are known, so that the seeds they need are not; "
                         f"they get {len(self.seeds)}")
         return told
 
-    def _need(self, deviation: float, margin: float) -> str:
+    def _need(self, deviation: float, margin: float, seeds: int) -> str:
         need = seeds_needed(deviation, margin, self.rules.alpha / len(self.pairs), self.rules.power)
-        return (f"{need} seeds show a margin of {margin:g} with power {self.rules.power:g}, and there are {len(self.seeds)}")
+        return f"{need} seeds show a margin of {margin:g} with power {self.rules.power:g}, and there are {seeds}"
 
     def run(self, runner: Runner) -> list[Comparison]:
         """Runs what is missing and judges all pairs together."""
         runs = runner.run(self.jobs())
-        count = len(self.seeds)
-        baselines, arms = runs[: len(self.pairs) * count], runs[len(self.pairs) * count:]
+        baselines, arms = iter(runs[: len(runs) // 2]), iter(runs[len(runs) // 2:])
         comparisons = []
-        for i, pair in enumerate(self.pairs):
-            comparison = Comparison(pair, arms[i * count:(i + 1) * count], baselines[i * count:(i + 1) * count],
+        for pair in self.pairs:
+            count = len(self.seeds_of(pair))
+            comparison = Comparison(pair, list(itertools.islice(arms, count)), list(itertools.islice(baselines, count)),
                                     Verdict(UNDECIDED))
             failures = [run for run in comparison.baseline_runs + comparison.arm_runs if run.error]
             if failures:
@@ -159,7 +176,20 @@ class Study:
             if comparison.pair.kind != "scheme":
                 comparison.wrong_rate = wrong_verdicts(evidence, comparison.pair.metric, comparison.pair.expected,
                                                        len(judged), self.rules.alpha)
+        self._repeat([(c, evidence) for c, evidence in judged if c.pair.repetitions > 1])
         return comparisons
+
+    def _repeat(self, controls: Sequence[tuple[Comparison, Evidence]]) -> None:
+        """Judges each repetition of the controls by itself: as strict as if they alone were a study."""
+        for number in range(max((c.pair.repetitions for c, _ in controls), default=0)):
+            parts = []
+            for comparison, evidence in controls:
+                if number < comparison.pair.repetitions:
+                    seeds = len(evidence.deficits) // comparison.pair.repetitions
+                    parts.append((comparison, evidence.of(range(number * seeds, (number + 1) * seeds))))
+            verdicts = judge([part for _, part in parts], [c.pair.metric for c, _ in parts], self.rules.alpha)
+            for (comparison, _), verdict in zip(parts, verdicts, strict=True):
+                comparison.repeated.append(verdict)
 
     def status(self, comparisons: Sequence[Comparison]) -> int:
         """0: all as it should be; 1: some scheme is worse, or a control was judged wrongly, or a documented limit is none; 2:

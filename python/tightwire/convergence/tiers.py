@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .judging import Metric
@@ -58,12 +58,17 @@ MORE_SCHEMES = (
     codec("fp16"), codec("int6"), codec("int3"), codec("int8-affine"), codec("mxfp8-e4m3"), codec("fp4"), codec("ternary"),
     codec("sign"), codec("hadamard:4096+lloyd4"), codec("hadamard:4096+eden2", "--no-error-feedback"),
     codec("qsgd8", "--no-error-feedback"), codec("int4:round=stochastic", "--no-error-feedback"),
-    codec("topk:ratio=0.01"), codec("topk:ratio=0.01,warm-up=100"), codec("powersgd:rank=1"), codec("powersgd:rank=2"),
-    codec("powersgd:rank=8"), codec("powersgd:rank=4+int8"), codec("powersgd:rank=4,start=50"),
+    codec("topk:ratio=0.01"), codec("powersgd:rank=1"), codec("powersgd:rank=2"),
+    codec("powersgd:rank=8", recommended=True), codec("powersgd:rank=4+int8"), codec("powersgd:rank=4,start=50"),
 )
-# 1 % needs longer trainings than these; docs/sparse.md says how long, and how momentum correction wants its learning rate.
+# 1 % needs longer trainings than those of the quick tier; docs/sparse.md says how long, and how momentum correction wants its learning
+# rate.
 TOP_K = Scheme("topk:ratio=0.05, warm-up of a fifth", ("--codec", "topk:ratio=0.05,warm-up={fifth}"), recommended=True)
+TOP_K_10 = Scheme("topk:ratio=0.1, warm-up of a fifth", ("--codec", "topk:ratio=0.1,warm-up={fifth}"), recommended=True)
 MOMENTUM_TASKS = ("least-squares", "logistic", "fashion")
+TOP_K_1 = Scheme("topk:ratio=0.01, warm-up of a fifth", ("--codec", "topk:ratio=0.01,warm-up={fifth}"), recommended=True)
+CORRECTED_1 = Scheme("topk:ratio=0.01, warm-up of a fifth, momentum correction",
+                     ("--codec", "topk:ratio=0.01,warm-up={fifth}", "--momentum-correction", "0.9"), MOMENTUM_TASKS, recommended=True)
 CORRECTED = Scheme("topk:ratio=0.05 with momentum correction",
                    ("--codec", "topk:ratio=0.05", "--momentum-correction", "0.9"), MOMENTUM_TASKS)
 
@@ -113,6 +118,9 @@ class Tier:
     schemes: tuple[Scheme, ...]
     controls: tuple[Control, ...]
     seeds: int
+    other_seeds: int = 0  # of schemes that are not recommended; 0: as many
+    repetitions: int = 1  # of the controls, each with seeds of its own
+    control_seeds: int = 0  # of a repetition; 0: as many
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
     limits: dict[tuple[str, str], str] = field(default_factory=dict)  # task, scheme: why it is worse; in the docs, word by word
 
@@ -127,15 +135,19 @@ LIMITS = {
     ("quadratic", "powersgd:rank=4"): LATE_FOR_THE_RATE,
 }
 
+# The full tier sees a codec that ruins one training in seven, of what is recommended. Eight seeds for the others, and for a repetition of a
+# control as in the smoke tier, make it some four hours on two cores and not a day.
 TIERS = {
     "smoke": Tier(("least-squares", "fashion"), (codec("int8"), codec("int4")), POSITIVE[:4] + NEGATIVE, 8,
-                  {"fashion": ("--steps", "60")}),
+                  options={"fashion": ("--steps", "60")}),
     "quick": Tier(tuple(TASKS), (*SCHEMES, TOP_K, CORRECTED), POSITIVE + NEGATIVE, 6, limits=LIMITS),
-    "full": Tier(tuple(TASKS), (*SCHEMES, *MORE_SCHEMES, TOP_K, CORRECTED), POSITIVE + NEGATIVE, 20,
-                 {"fashion": ("--steps", "1000"), "transformer": ("--steps", "2000"), "embedding": ("--steps", "2000"),
-                  "least-squares": ("--steps", "2000"), "logistic": ("--steps", "2000"), "quadratic": ("--steps", "2000")}),
+    "full": Tier(tuple(TASKS), (*SCHEMES, *MORE_SCHEMES, TOP_K, CORRECTED, TOP_K_10, TOP_K_1, CORRECTED_1), POSITIVE + NEGATIVE, 20, other_seeds=8,
+                 repetitions=20, control_seeds=8,
+                 options={"fashion": ("--steps", "500"), "transformer": ("--steps", "1000"), "embedding": ("--steps", "1000"),
+                          "least-squares": ("--steps", "2000"), "logistic": ("--steps", "2000"), "quadratic": ("--steps", "2000")}),
 }
 RANKS = "4"  # of a training whose options do not say
+LIMIT = 3600  # seconds for a training: the longest take half a minute on a core that is free
 
 # Of the full tier, with exact as with int8, int4 and top-k: what a training can be besides.
 VARIANTS = (
@@ -167,7 +179,7 @@ class Trainer:
 def _arm(trainer: Trainer, name: str, task: str, options: Sequence[str], seeds_apart: int = 0) -> Arm:
     def job(seed: int) -> Job:
         command = trainer.command(("--task", task, *options, "--seed", str(seed + seeds_apart), "--parameters", "{parameters}"))
-        return Job(f"{task}, {name}, seed {seed}", command, files=(trainer.path,), sample=True,
+        return Job(f"{task}, {name}, seed {seed}", command, files=(trainer.path,), timeout=LIMIT, sample=True,
                    environment={"OMP_NUM_THREADS": "1"}, folder=str(Path(trainer.path).parent))  # the same from wherever it is called
 
     return Arm(name, job)
@@ -177,26 +189,31 @@ def _scheme_pair(trainer: Trainer, task: str, scheme: Scheme, tier: Tier, varian
                  options: Sequence[str] = ()) -> Pair:
     title = f"{task}: {variant}" if variant else task
     options = (*tier.options.get(task, ()), *options)
+    seeds = tier.seeds if scheme.recommended else tier.other_seeds
     steps = int(options[options.index("--steps") + 1]) if "--steps" in options else TASKS[task].steps
     arm = (*(option.replace("{fifth}", str(steps // 5)) for option in scheme.options), *options)
     return Pair(title, _arm(trainer, scheme.name, task, arm),
                 _arm(trainer, "exact", task, options), TASKS[task].metric,
                 judges_lost="--no-error-feedback" not in scheme.options, recommended=scheme.recommended,
-                limit=tier.limits.get((title, scheme.name), ""), deviation=TASKS[task].deviation)
+                limit=tier.limits.get((title, scheme.name), ""), deviation=TASKS[task].deviation, seeds=seeds)
 
 
-def _control_pair(trainer: Trainer, control: Control, options: Sequence[str]) -> Pair:
+def _control_pair(trainer: Trainer, control: Control, tier: Tier, options: Sequence[str]) -> Pair:
     kind = "negative control" if control.negative else "positive control"
     ranks = [part for i, part in enumerate(control.options) if "--ranks" in control.options[max(0, i - 1):i + 1]]
     return Pair(control.task, _arm(trainer, control.name, control.task, (*control.options, *options), control.seeds_apart),
                 _arm(trainer, "exact", control.task, (*ranks, *options)), TASKS[control.task].metric, kind, expected_of(kind),
-                judges_lost=not control.name.startswith(("independent-noise", "shared-noise")))
+                judges_lost=not control.name.startswith(("independent-noise", "shared-noise")),
+                seeds=tier.control_seeds, repetitions=tier.repetitions)
 
 
 def tier_study(name: str, trainer: Trainer, seeds: int = 0, tasks: Sequence[str] = (), codecs: Sequence[str] = (),
                controls: bool = True) -> Study:
-    """A tier, or a part of it."""
+    """A tier, or a part of it. `seeds`, if not 0, is the number for all but controls that are repeated; a codec that is named here
+    gets as many as what is recommended."""
     tier = TIERS[name]
+    if seeds or codecs:
+        tier = replace(tier, seeds=seeds or tier.seeds, other_seeds=0)
     chosen = tuple(tasks) or tier.tasks
     listed = {scheme.name: scheme for scheme in tier.schemes}
     schemes = tuple(listed.get(spec) or codec(spec) for spec in codecs) or tier.schemes
@@ -208,8 +225,8 @@ def tier_study(name: str, trainer: Trainer, seeds: int = 0, tasks: Sequence[str]
                   for spec in ("int8", "int4", "topk:ratio=0.05")]
     if controls:
         # A control shows what the suite can see; more steps than a tier of short trainings has make it see no more.
-        pairs += [_control_pair(trainer, control, tier.options.get(control.task, ()) if name == "smoke" else ())
+        pairs += [_control_pair(trainer, control, tier, tier.options.get(control.task, ()) if name == "smoke" else ())
                   for control in tier.controls if control.task in chosen or not tasks]
-    return Study(f"{name} tier", pairs, range(1, 1 + (seeds or tier.seeds)),
+    return Study(f"{name} tier", pairs, range(1, 1 + tier.seeds),
                  Rules(undecided_fails=name == "smoke" or bool(codecs)),  # who names a codec asks what becomes of it
                  {"trainer": trainer.path, "ranks are": "processes over UCX" if trainer.launched else "threads of a process"})
