@@ -53,13 +53,15 @@ struct Greeting {
   std::uint64_t bytes = 0;
 };
 
+/// `part` tells exchanges apart that follow each other under one channel.
 inline std::vector<Greeting> exchange_greetings(Transport& transport, std::uint32_t channel, Greeting mine,
-                                                std::chrono::milliseconds limit, std::string_view what) {
+                                                std::chrono::milliseconds limit, std::string_view what,
+                                                std::uint32_t part = 0) {
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto me = static_cast<std::size_t>(transport.rank());
   std::vector<FrameHeader> frames(2 * ranks);
   std::vector<Message> round;
-  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, 0);
+  const std::uint64_t tag = message_tag(channel, FrameKind::greeting, 0, part);
   for (std::size_t peer = 0; peer < ranks; ++peer) {
     if (peer == me) continue;
     FrameHeader header{};
@@ -188,6 +190,11 @@ std::uint64_t agree(Transport& transport, std::uint32_t channel, const std::stri
     if (texts[peer].empty() && all[peer].value == mine) continue;
     message += " " + detail::first_difference(transport.rank(), description, static_cast<int>(peer), texts[peer]);
     break;
+  }
+  // Whoever throws may close what the others still wait by; so nobody does before all have the texts.
+  try {
+    detail::exchange_greetings(transport, channel, {mine, 0}, limit, "all ranks to have compared plans", 2);
+  } catch (const Error&) {  // all that there is to tell is known
   }
   throw Error(Errc::mismatch, message);
 }

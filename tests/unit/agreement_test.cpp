@@ -13,6 +13,7 @@
 #include <tightwire/agreement.hpp>
 #include <tightwire/core_session.hpp>
 
+#include "support/faulty_transport.hpp"
 #include "support/ranks.hpp"
 
 namespace tightwire::testing::agreement_test {
@@ -50,6 +51,29 @@ TEST(Agreement, OneRankThatDiffersIsAnErrorOnAllThatShowsBothLines) {
       EXPECT_TRUE(contains(outcomes[rank].message, "parameter 1 fp32"));
       EXPECT_TRUE(contains(outcomes[rank].message, "rank " + std::to_string(odd) + " has parameter 1 bf16"));
     }
+  }
+}
+
+TEST(Agreement, NobodyLeavesBeforeAllKnowWhatDiffers) {
+  // As a Session does, each closes its transport at the error; the text for the last rank is late.
+  const auto transports = faulty(3, [](int rank) {
+    return [rank](const Message& message) {
+      Fault fault;
+      if (rank == 1 && message.peer == 2 && message.bytes != sizeof(FrameHeader)) fault.delay = milliseconds{200};
+      return fault;
+    };
+  });
+  const auto outcomes = run_each(transports, [](const std::shared_ptr<Transport>& transport) {
+    try {
+      agree(*transport, transport->next_channel(), transport->rank() == 1 ? "codec int8\n" : "codec exact\n", kLong);
+    } catch (const Error& error) {
+      transport->abort(error.what());
+      throw;
+    }
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, Errc::mismatch) << outcome.message;
+    EXPECT_TRUE(contains(outcome.message, "rank 1 has codec int8"));
   }
 }
 
