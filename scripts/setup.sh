@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that tightwire needs, by purpose. Does nothing, quickly, when all are there.
 #
-#   scripts/setup.sh build|test|quickstart|convergence|bench|python|torch...     as root where something is missing
+#   scripts/setup.sh build|decoders|test|quickstart|convergence|bench|python|torch...     as root where something is missing
 set -euo pipefail
 
 build="build-essential cmake ninja-build pkg-config ccache libssl-dev libucx-dev ucx-utils libxxhash-dev libcli11-dev libfmt-dev
@@ -9,17 +9,18 @@ build="build-essential cmake ninja-build pkg-config ccache libssl-dev libucx-dev
 quickstart="$build libtorch-dev libopenblas0-pthread dataset-fashion-mnist zlib1g-dev"
 convergence="$quickstart python3 python3-numpy python3-matplotlib bible-kjv bible-kjv-text"
 bench="$build libbenchmark-dev libopenblas-dev openmpi-bin libopenmpi-dev iproute2 python3-torch python3-matplotlib"
+decoders="$build libgtest-dev"
 python="python3-venv python3-pip"
 mpi4py="python3-mpi4py"
 torch="python3-torch python3-numpy mypy"
-test="$convergence $bench $torch git gfortran libgtest-dev clang-14 clang-format-14 clang-tidy-14 python3-minimal"
+test="$convergence $bench $torch $decoders git gfortran clang-14 clang-format-14 clang-tidy-14 python3-minimal"
 
 [[ $# -gt 0 ]] || { sed -n '2,4s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 wanted=""
 for purpose in "$@"; do
   case $purpose in
-    build | test | quickstart | convergence | bench | python | torch | mpi4py) wanted+=" ${!purpose}" ;;
-    *) echo "setup.sh: unknown purpose \"$purpose\"; known: build, test, quickstart, convergence, bench, python, torch, mpi4py" >&2; exit 2 ;;
+    build | decoders | test | quickstart | convergence | bench | python | torch | mpi4py) wanted+=" ${!purpose}" ;;
+    *) echo "setup.sh: unknown purpose \"$purpose\"; known: build, decoders, test, quickstart, convergence, bench, python, torch, mpi4py" >&2; exit 2 ;;
   esac
 done
 
