@@ -95,6 +95,11 @@ tightwire_status tightwire_session_add_bucket(tightwire_session* session, const 
   return c::add_bucket(session, parameters, count, bucket, __func__);
 }
 
+tightwire_status tightwire_session_set_priority(tightwire_session* session, size_t parameter, int32_t priority) {
+  const char* const call = __func__;
+  return c::guarded([&] { c::session_of(session, call).set_priority(parameter, priority); });
+}
+
 tightwire_status tightwire_session_seal(tightwire_session* session) { return c::seal(session, __func__); }
 
 tightwire_status tightwire_session_start(tightwire_session* session, size_t bucket, void* const* gradients,

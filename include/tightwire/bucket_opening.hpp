@@ -41,4 +41,21 @@ inline void open_bucket(Bucket& bucket, const std::vector<ParameterMemory>& of_p
   for (std::size_t i = 0; i < bucket.stage_regions.size(); ++i) bucket.stages[i] = memory.open(bucket.stage_regions[i]);
 }
 
+/// Begins the reductions of a bucket that was opened. `common`: what is the same for all of a step.
+inline void begin_reductions(Bucket& bucket, ErrorMemory& memory, const ReductionInput& common) {
+  ReductionInput input = common;
+  input.owner = bucket.has_owner_residual ? memory.open(bucket.owner_region) : Residual{};
+  input.sequence = bucket.sequence;
+  input.use = bucket.use;
+  input.stages = bucket.stages;
+  std::size_t next = 0;
+  for (const BucketPart* part : bucket.parts()) {
+    if (part->positions.empty()) continue;
+    input.data = part->pointers;
+    input.senders = part->senders;
+    input.momenta = part->momenta;
+    bucket.operation.reductions[next++]->begin(input);
+  }
+}
+
 }  // namespace tightwire

@@ -17,12 +17,19 @@ namespace tightwire {
 
 /// Drives the reductions of a Session side by side, so that their order of start may differ between ranks. Who waits
 /// for a reduction drives all of them; while nobody waits, a thread of the engine does.
+///
+/// The most urgent goes first. While one that runs in the background is known to be under way on all ranks, since
+/// frames of all have come, and has more chunks than are on the wire, less urgent ones begin no chunk. No rank needs to
+/// be asked for that, and none waits for another in vain: of what all ranks have begun, the most urgent is held back on
+/// no rank.
 class Engine {
  public:
   /// The reductions of a bucket under way. Owned by it, used again for every step.
   struct Operation {
     std::vector<std::unique_ptr<Reduction>> reductions;
-    std::string name;  ///< for errors: "bucket 3 (conv1.weight)"
+    std::string name;      ///< for errors: "bucket 3 (conv1.weight)"
+    std::size_t turn = 0;  ///< the least is the most urgent; equal on all ranks
+    bool background = false, launched = false;
     bool running = false;
     std::exception_ptr error;
     TimePoint began, ended;
@@ -34,6 +41,10 @@ class Engine {
       bool progressed_now = false;
       for (const auto& reduction : reductions) progressed_now = reduction->advance() || progressed_now;
       return progressed_now;
+    }
+    bool wants_wire() const {
+      return background && std::any_of(reductions.begin(), reductions.end(),
+                                       [](const auto& reduction) { return reduction->wants_wire(); });
     }
     bool finished() const {
       return std::all_of(reductions.begin(), reductions.end(),
@@ -86,6 +97,8 @@ class Engine {
       if (failure_) std::rethrow_exception(failure_);
       if (background && !thread_.joinable()) thread_ = std::thread([this] { work(); });
       operation.running = true;
+      operation.background = background;
+      operation.launched = false;
       operation.error = nullptr;
       operation.began = operation.progressed = Clock::now();
       if (arrived_.empty() && active_.empty()) busy_since_ = operation.began;
@@ -120,8 +133,7 @@ class Engine {
   void drive(std::unique_lock<std::mutex>& lock, Enough enough) {
     driving_ = true;
     while (!enough() && (!arrived_.empty() || !active_.empty())) {
-      active_.insert(active_.end(), arrived_.begin(), arrived_.end());
-      arrived_.clear();
+      take_arrived();
       lock.unlock();
       std::exception_ptr failure;
       try {
@@ -137,17 +149,28 @@ class Engine {
     changed_.notify_all();
   }
 
-  /// One look at every operation; sleeps when none could do anything.
+  /// Puts what was started behind what is as urgent. Under the lock.
+  void take_arrived() {
+    const auto before = [](const Operation* a, const Operation* b) { return a->turn < b->turn; };
+    for (Operation* operation : arrived_)
+      active_.insert(std::upper_bound(active_.begin(), active_.end(), operation, before), operation);
+    arrived_.clear();
+  }
+
+  /// Looks at operations, the most urgent first, until one in the background did something; sleeps when none could.
   void turn() {
-    bool progressed = false;
-    TimePoint earliest = TimePoint::max();
+    bool progressed = false, hold = false;
+    TimePoint earliest = TimePoint::max(), latest = TimePoint::min();
     for (Operation* operation : active_) {
-      // One without elements is finished before it begins, and no message will ever wake us for it.
-      if (operation->advance() || operation->finished()) {
+      if (advance(*operation, hold)) {
         operation->progressed = Clock::now();
         progressed = true;
+        if (operation->background) return;
       }
-      earliest = std::min(earliest, deadline_after(timeout_, operation->progressed));
+      hold = hold || operation->wants_wire();
+      // What others do is no lack of progress of those who let them go first, here or on another rank.
+      latest = operation->progressed = std::max(latest, operation->progressed);
+      earliest = std::min(earliest, deadline_after(timeout_, latest));
     }
     if (progressed) return;
     for (Operation* operation : active_)
@@ -158,12 +181,21 @@ class Engine {
     transport_->idle(earliest);
   }
 
+  /// Returns whether it did something. While held it begins nothing.
+  static bool advance(Operation& operation, bool hold) {
+    // One without elements is finished before it begins, and no message will ever wake us for it.
+    if (operation.finished()) return true;
+    if (hold && !operation.launched) return false;
+    for (const auto& reduction : operation.reductions) reduction->hold(hold);
+    operation.launched = true;
+    return operation.advance() || operation.finished();
+  }
+
   /// Takes finished operations off the list, all of them after a failure. Under the lock.
   void retire(const std::exception_ptr& failure) {
     if (failure) {
       failure_ = failure;
-      active_.insert(active_.end(), arrived_.begin(), arrived_.end());
-      arrived_.clear();
+      take_arrived();
     }
     const auto has_ended = [&](Operation* operation) { return failure || operation->finished(); };
     if (std::none_of(active_.begin(), active_.end(), has_ended)) return;

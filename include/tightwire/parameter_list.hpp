@@ -59,6 +59,27 @@ class ParameterList {
     return buckets_.size() - 1;
   }
 
+  void set_priority(ParameterId id, int priority) {
+    if (id >= parameters_.size()) throw bad("set_priority: there is no parameter " + std::to_string(id));
+    parameters_[id].priority = priority;
+  }
+
+  /// Gives buckets their turns: by the most urgent parameter of each, which is that of the highest priority, and among
+  /// such the one that was added first.
+  void order_buckets() {
+    const auto more_urgent = [&](ParameterId a, ParameterId b) {
+      const int of_a = parameters_[a].priority, of_b = parameters_[b].priority;
+      return of_a != of_b ? of_a > of_b : a < b;
+    };
+    std::vector<std::pair<ParameterId, Bucket*>> order;
+    for (Bucket& bucket : buckets_) {
+      const std::vector<ParameterId>& all = bucket.parameters;
+      order.emplace_back(*std::min_element(all.begin(), all.end(), more_urgent), &bucket);
+    }
+    std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) { return more_urgent(a.first, b.first); });
+    for (std::size_t turn = 0; turn < order.size(); ++turn) order[turn].second->operation.turn = turn;
+  }
+
   /// Puts what is in no bucket yet into ones of about so many bytes, in order.
   void fill_buckets(std::size_t bucket_bytes) {
     std::vector<ParameterId> open;

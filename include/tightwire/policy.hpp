@@ -21,7 +21,8 @@ struct Parameter {
   ElementType type = ElementType::f32;
   std::size_t count = 0;  ///< product of the shape
   Operation operation = Operation::all_reduce;
-  int root = 0;  ///< of a broadcast
+  int root = 0;      ///< of a broadcast
+  int priority = 0;  ///< see Session::set_priority
 };
 
 /// `*` matches any run of characters, `?` any one.

@@ -97,6 +97,14 @@ class Session {
         {.name = std::move(name), .shape = std::move(shape), .type = type, .operation = operation, .root = root});
   }
 
+  /// What `start` has started goes on in the order of parameters' addition, as the next forward pass needs them, but
+  /// those of a higher priority first; of a bucket its most urgent one counts. 0 by default. Throws
+  /// Error(invalid_argument) for an unknown parameter and after `seal`.
+  void set_priority(ParameterId id, int priority) {
+    require_open_for("set_priority");
+    list_.set_priority(id, priority);
+  }
+
   /// Declares that these parameters are reduced by one call. Throws Error(invalid_argument) for no parameter, an
   /// unknown one or one that is in a bucket already, for too many buckets, and after `seal`.
   BucketId add_bucket(std::span<const ParameterId> parameters) {
@@ -114,6 +122,7 @@ class Session {
       if (options_.codec.automatic()) options_.codec = choose_codec<Session>(transport_, channel_, options_, list_);
       fingerprint_ = agree_on(*transport_, channel_, options_.timeout, [&] {
         list_.fill_buckets(options_.bucket_bytes);
+        list_.order_buckets();
         parameter_memory_.resize(parameters().size());
         plan_buckets(list_.buckets(), parameters(), options_, *transport_, memory_, parameter_memory_);
         return description() + agreement_of(options_.observer);
@@ -394,7 +403,16 @@ class Session {
   void begin(Bucket& bucket, bool background) {
     try {
       open_bucket(bucket, parameter_memory_, memory_, rank());
-      begin_reductions(bucket);
+      begin_reductions(bucket, memory_,
+                       {.data = {},
+                        .senders = {},
+                        .owner = {},
+                        .step = steps_,
+                        .rollbacks = rollbacks_,
+                        .sequence = 0,
+                        .seed = options_.seed,
+                        .committed = committed_,
+                        .scaled = scaled_});
       engine_->start(bucket.operation, background);
     } catch (const std::exception& error) {
       engine_->close(std::current_exception(), error.what());  // the other ranks know nothing of it and would wait
@@ -404,26 +422,6 @@ class Session {
     ++bucket.sequence;
     ++bucket.use;
   }
-  void begin_reductions(Bucket& bucket) {
-    const Residual owner = bucket.has_owner_residual ? memory_.open(bucket.owner_region) : Residual{};
-    std::size_t next = 0;
-    for (const BucketPart* part : bucket.parts()) {
-      if (part->positions.empty()) continue;
-      bucket.operation.reductions[next++]->begin({.data = part->pointers,
-                                                  .senders = part->senders,
-                                                  .owner = owner,
-                                                  .step = steps_,
-                                                  .rollbacks = rollbacks_,
-                                                  .sequence = bucket.sequence,
-                                                  .use = bucket.use,
-                                                  .seed = options_.seed,
-                                                  .committed = committed_,
-                                                  .momenta = part->momenta,
-                                                  .stages = bucket.stages,
-                                                  .scaled = scaled_});
-    }
-  }
-
   void finish(Bucket& bucket) {
     engine_->wait(bucket.operation);
     if (!bucket.started) return;

@@ -25,6 +25,7 @@ inline std::string describe(const Parameter& parameter) {
   text += "] " + std::string(to_string(parameter.type)) + " ";
   if (parameter.operation != Operation::all_reduce) text += std::string(to_string(parameter.operation)) + " ";
   if (parameter.operation == Operation::broadcast) text += "from rank " + std::to_string(parameter.root) + " ";
+  if (parameter.priority != 0) text += "priority " + std::to_string(parameter.priority) + " ";
   return text;
 }
 

@@ -105,6 +105,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "session_add_buffer": [_handle, ctypes.POINTER(Buffer), _sizes],
     "session_bucket_of": [_handle, _size, _sizes],
     "session_add_bucket": [_handle, _sizes, _size, _sizes],
+    "session_set_priority": [_handle, _size, ctypes.c_int32],
     "session_seal": [_handle],
     "session_start": [_handle, _size, _handles, _size],
     "session_wait": [_handle, _size],

@@ -239,6 +239,11 @@ class Session(_Owner):
         _c.call("session_add_bucket", self._handle, c_parameters, len(parameters), ctypes.byref(number))
         return number.value
 
+    def set_priority(self, parameter: int, priority: int) -> None:
+        """Buckets that were started go on in the order of their parameters' addition, as the next forward pass needs them,
+        but those of a higher priority first; of a bucket its most urgent parameter counts. Before `seal`; 0 by default."""
+        _c.call("session_set_priority", self._handle, parameter, priority)
+
     def seal(self) -> None:
         """Plans, takes all memory and agrees with the other ranks. Collective. Ranks that differ all get an Error."""
         _c.call("session_seal", self._handle)

@@ -327,6 +327,7 @@ static void sessions(tightwire_communicator* communicator) {
   CHECK_FAILS(tightwire_session_add(session, "w", shape, 2, TIGHTWIRE_FLOAT32, NULL), TIGHTWIRE_INVALID_ARGUMENT,
               "before");
   CHECK_FAILS(tightwire_session_add_bucket(session, &unknown, 1, NULL), TIGHTWIRE_INVALID_ARGUMENT, "no parameter 7");
+  CHECK_FAILS(tightwire_session_set_priority(session, unknown, 1), TIGHTWIRE_INVALID_ARGUMENT, "no parameter 7");
   CHECK_FAILS(tightwire_session_start(session, 0, &pointer, 1), TIGHTWIRE_INVALID_ARGUMENT, "call seal() first");
   CHECK_FAILS(tightwire_session_wait(session, 0), TIGHTWIRE_INVALID_ARGUMENT, "not sealed");
   const tightwire_buffer wrong = {

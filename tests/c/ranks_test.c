@@ -41,6 +41,7 @@ static tightwire_session* open_session(tightwire_communicator* communicator) {
   CHECK_OK(tightwire_session_add_bucket(session, &bias, 1, &first));
   CHECK_OK(tightwire_session_add_bucket(session, &weight, 1, &second));
   CHECK(first == 0 && second == 1);
+  CHECK_OK(tightwire_session_set_priority(session, bias, -3));
   CHECK_OK(tightwire_session_seal(session));
   return session;
 }
@@ -49,7 +50,7 @@ static void check_description(tightwire_session* session) {
   const char* text = NULL;
   CHECK_OK(tightwire_session_description(session, &text));
   CHECK(strstr(text, "\"layer.weight\" [96,64] fp32 int8:block=64") != NULL);
-  CHECK(strstr(text, "\"layer.bias\" [64] fp32 exact") != NULL);
+  CHECK(strstr(text, "\"layer.bias\" [64] fp32 priority -3 exact") != NULL);
   size_t parameters = 0, buckets = 0, ids[2] = {9, 9}, count = 0, residual_bytes = 0;
   uint64_t steps = 9;
   CHECK_OK(tightwire_session_counts(session, &parameters, &buckets, &steps, &residual_bytes));

@@ -55,6 +55,25 @@ TEST(ToolBench, EveryCodecPassesTheCheckAndFiguresFollowTheirDefinitions) {
   }
 }
 
+TEST(ToolBench, OverlapHidesWhatItSaysAndFiguresFollowTheirDefinitions) {
+  const std::string bench = "bench -n 2 --overlap 15 --buckets 4 --from 16M --to 16M --codecs int8 --iterations ";
+  const auto rows = json_lines(tool(bench + "5 --json"));
+  ASSERT_EQ(rows.size(), 2u);
+  for (const auto& row : rows) {
+    EXPECT_EQ(row.at("buckets"), 4);
+    const double compute = row.at("compute_seconds"), reduce = row.at("reduce_seconds");
+    EXPECT_GE(compute, 0.06);
+    EXPECT_GE(row.at("both_seconds").get<double>(), 0.06);
+    EXPECT_NEAR(row.at("possible").get<double>(), 0.75 * std::min(1.0, compute / reduce), 1e-9);
+    EXPECT_GT(row.at("hidden").get<double>(), 0.2) << row;  // 0 where buckets only go on once somebody waits
+  }
+  const auto once = json_lines(tool(bench + "1 --json --on-cpu")).at(0);
+  const double both = once.at("both_seconds"), reduce = once.at("reduce_seconds");
+  EXPECT_NEAR(once.at("hidden").get<double>(), (once.at("compute_seconds").get<double>() + reduce - both) / reduce,
+              1e-9);
+  EXPECT_TRUE(has(tool(bench + "1").output, "possible"));
+}
+
 /// Nodes by text, with the bytes of their plan.
 TEST(ToolBench, GoesOverNodesThatTheCodecNames) {
   const std::string bench = "bench -n 4 --from 256K --to 256K --iterations 1 --warm-up 0 --json --check --codecs ";
@@ -86,8 +105,9 @@ TEST(ToolBench, CheckFindsWhatIsPlanted) {
 }
 
 TEST(ToolBench, RefusesWhatMakesNoSense) {
-  for (const char* arguments : {"bench -n 2 --codecs int9", "bench -n 2 --from 1M --to 1K", "bench -n 2 --json --csv",
-                                "bench -n 0", "bench --from x"}) {
+  for (const char* arguments :
+       {"bench -n 2 --codecs int9", "bench -n 2 --from 1M --to 1K", "bench -n 2 --json --csv", "bench -n 0",
+        "bench --from x", "bench -n 2 --overlap 1 --check", "bench -n 2 --overlap 0", "bench -n 2 --buckets 3"}) {
     const Outcome outcome = tool(arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;
   }

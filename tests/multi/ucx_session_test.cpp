@@ -10,6 +10,7 @@
 #include <tightwire/core_session.hpp>
 
 #include "ucx_support.hpp"
+#include "unit/support/order_of_ends.hpp"
 #include "unit/support/steps.hpp"
 
 namespace tightwire::testing::ucx_session_test {
@@ -73,6 +74,24 @@ TEST_P(SessionOverUcx, SameBitsOfEveryCodecAndSize) {
         expect_same_bits(steps, ranks);
       }
   }
+}
+
+TEST_P(SessionOverUcx, TheUrgentGoFirst) {
+  Model model;
+  for (const std::int64_t rows : {320, 160, 80})
+    model.push_back({std::to_string(rows), {rows, 64}, ElementType::f32, Int8{}});
+  model.back().priority = -1;
+  SessionOptions options;
+  options.bucket_bytes = 1;
+  options.plan = {.algorithm = Algorithm::two_shot, .share_elements = 256};
+  const auto results = run_ranks(3, [&](const Rendezvous& rendezvous) {
+    const std::vector<BucketId> starts =
+        rendezvous.rank == 1 ? std::vector<BucketId>{1, 2, 0} : std::vector<BucketId>{2, 1, 0};
+    require(order_of_ends(open(rendezvous), model, options, starts) == std::vector<ParameterId>{0, 1, 2},
+            "as urgent as they are");
+    return 0;
+  });
+  EXPECT_EQ(complaints(results), "");
 }
 
 TEST_P(SessionOverUcx, SameBitsOfRings) {

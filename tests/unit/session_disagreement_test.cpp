@@ -37,6 +37,7 @@ TEST(Disagreement, IsAnErrorOnEveryRankThatNamesBothValues) {
       {"type", [](Model& m, auto&) { m[2].type = ElementType::f16; }, "bf16 exact", "fp16 exact"},
       {"codec", [](Model& m, auto&) { m[1].codec = Int8{}; }, "int4:block=64", "int8:block=256"},
       {"block", [](Model& m, auto&) { m[0].codec = Int8{.block = 128}; }, "block=256", "block=128"},
+      {"priority", [](Model& m, auto&) { m[2].priority = 4; }, "bf16 exact", "bf16 priority 4 exact"},
       {"order", [](Model& m, auto&) { std::swap(m[0], m[1]); }, "parameter 0 \"first\"", "parameter 0 \"second\""},
       {"one less", [](Model& m, auto&) { m.pop_back(); }, "parameter 2 \"third\"", "bucket 0 of parameters 0 1"},
       {"one more",

@@ -13,6 +13,7 @@
 #include <tightwire/core_session.hpp>
 
 #include "support/model.hpp"
+#include "support/order_of_ends.hpp"
 #include "support/ranks.hpp"
 #include "support/steps.hpp"
 
@@ -49,6 +50,78 @@ TEST(Engine, TwentyBucketsInAnotherOrderOnEveryRank) {
     steps.reduce = in_random_order(seed);
     EXPECT_TRUE(steps.run(4) == in_order);
   }
+}
+
+/// Buckets of many chunks, of which four may be under way. The urgent ones are the longest.
+Model long_parameters(int count, const Codec& codec = Int8{.block = 64}) {
+  Model model;
+  for (int i = 0; i < count; ++i)
+    model.push_back({"long" + std::to_string(i), {80 * (count - i), 64}, ElementType::f32, codec});
+  return model;
+}
+
+TEST(Engine, WhatTheNextForwardPassNeedsFirstEndsFirst) {
+  const Model model = long_parameters(5);
+  Model told = model;
+  told[3].priority = 2;
+  told[1].priority = -1;
+  const std::vector<std::vector<BucketId>> starts = {{4, 3, 2, 1, 0}, {4, 2, 3, 0, 1}, {3, 4, 1, 2, 0}};
+  for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot, Algorithm::tree})
+    run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+      const auto rank = static_cast<std::size_t>(transport->rank());
+      EXPECT_EQ(order_of_ends(transport, model, bucket_each(algorithm), starts[rank]),
+                (std::vector<ParameterId>{0, 1, 2, 3, 4}))
+          << to_string(algorithm) << ", rank " << rank;
+      EXPECT_EQ(order_of_ends(transport, told, bucket_each(algorithm), starts[rank]),
+                (std::vector<ParameterId>{3, 0, 2, 4, 1}))
+          << to_string(algorithm) << ", rank " << rank;
+    });
+}
+
+TEST(Engine, TheUrgentGoFirstInRingsAndOverNodesToo) {
+  run_all(4, [&](const std::shared_ptr<Transport>& transport) {
+    const std::vector<ParameterId> in_order = {0, 1, 2, 3, 4};
+    EXPECT_EQ(order_of_ends(transport, long_parameters(5, Codec{}), bucket_each(Algorithm::ring), {4, 3, 2, 1, 0}),
+              in_order);
+    SessionOptions options = bucket_each();
+    options.hierarchy = {.node_of_rank = {0, 0, 1, 1}, .inside = Codec{}};
+    options.plan.one_shot_bytes = 0;
+    EXPECT_EQ(order_of_ends(transport, long_parameters(5), options, {4, 3, 2, 1, 0}), in_order);
+  });
+}
+
+TEST(Engine, UrgencyChangesNoBitAndHoldsNobodyUpForEver) {
+  // Every rank has another idea of what is under way when, in every form.
+  for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot, Algorithm::tree, Algorithm::ring}) {
+    const Model model = long_parameters(6, algorithm == Algorithm::ring ? Codec{} : Codec{Int4{}});
+    Steps steps{.model = model, .options = bucket_each(algorithm), .steps = 8};
+    const auto in_order = steps.run(4);
+    EXPECT_TRUE(all_equal(in_order));
+    steps.reduce = in_random_order(5);
+    EXPECT_TRUE(steps.run(4) == in_order) << to_string(algorithm);
+  }
+}
+
+/// Whose messages take a while.
+class SlowTransport final : public WrappingTransport {
+ public:
+  using WrappingTransport::WrappingTransport;
+  Ticket post(std::span<const Message> round) override {
+    std::this_thread::sleep_for(milliseconds(2));
+    return WrappingTransport::post(round);
+  }
+};
+
+TEST(Engine, LettingTheUrgentGoFirstIsNoLackOfProgress) {
+  // 0 takes several times the limit, in which 1 goes on hardly at all.
+  Transports transports;
+  for (auto& inner : local::make(2)) transports.push_back(std::make_shared<SlowTransport>(std::move(inner)));
+  SessionOptions options = bucket_each(Algorithm::two_shot);
+  options.plan.share_elements = 64;
+  options.timeout = milliseconds(250);
+  run_all(transports, [&](const std::shared_ptr<Transport>& transport) {
+    EXPECT_EQ(order_of_ends(transport, long_parameters(2), options, {1, 0}), (std::vector<ParameterId>{0, 1}));
+  });
 }
 
 TEST(Engine, BlockingAndBackgroundUseMix) {

@@ -1,5 +1,6 @@
 #include "bench.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -54,6 +55,19 @@ int measure_all(const std::shared_ptr<Transport>& transport, const BenchOptions&
   return failed == 0 ? 0 : 1;
 }
 
+int overlap_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options, int ranks_per_core) {
+  const bool tell = transport->rank() == 0;
+  if (tell && options.csv) std::cout << overlap_csv_head();
+  if (tell && !options.csv && !options.json) std::cout << overlap_head(*transport, options, ranks_per_core);
+  for (const std::uint64_t bytes : sizes_of(options))
+    for (OverlapRow& row : measure_overlap(transport, options, bytes)) {
+      row.ranks_per_core = ranks_per_core;
+      if (tell) std::cout << (options.json ? as_json(row) : options.csv ? as_csv(row) : as_table(row)) << std::flush;
+    }
+  if (!std::cout.flush()) throw Error(Errc::transport, "standard output cannot be written");
+  return 0;
+}
+
 int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOptions& options, int ranks_per_core) {
   Calibration calibration = calibrate_job(transport, options);
   if (transport->rank() != 0) return 0;
@@ -67,8 +81,9 @@ int calibrate_all(const std::shared_ptr<Transport>& transport, const BenchOption
 int run_as_rank(const BenchOptions& options, const Rendezvous& rendezvous) {
   const std::shared_ptr<Transport> transport = open_transport(rendezvous, options.transport);
   const int ranks_per_core = place_on_cores(*transport, options.pin);
-  return options.calibrate.empty() ? measure_all(transport, options, ranks_per_core)
-                                   : calibrate_all(transport, options, ranks_per_core);
+  if (!options.calibrate.empty()) return calibrate_all(transport, options, ranks_per_core);
+  return options.overlap_ms != 0 ? overlap_all(transport, options, ranks_per_core)
+                                 : measure_all(transport, options, ranks_per_core);
 }
 
 /// This program again, with the same arguments, as ranks of a job on this machine.
@@ -133,12 +148,31 @@ void add_options(CLI::App& bench, BenchOptions& options) {
   bench.add_flag("!--no-pin", options.pin, "Do not bind ranks to cores");
   auto* json = bench.add_flag("--json", options.json, "One JSON object per line");
   bench.add_flag("--csv", options.csv, "Comma-separated")->excludes(json);
-  bench.add_flag("--check", options.check,
-                 "Fail where ranks hold different bits, an error is above its bound, or wire bytes are not the plan's");
+  auto* check = bench.add_flag(
+      "--check", options.check,
+      "Fail where ranks hold different bits, an error is above its bound, or wire bytes are not the plan's");
   bench.add_option("--plant", options.plant, "To test --check: make this wrong on rank 0")
       ->check(CLI::IsMember({"bits", "error", "nan", "bytes"}));
-  bench.add_option("--calibrate", options.calibrate, "Measure what links and codecs cost, for tightwire plan")
-      ->type_name("FILE");
+  auto* calibrate =
+      bench.add_option("--calibrate", options.calibrate, "Measure what links and codecs cost, for tightwire plan")
+          ->type_name("FILE");
+  auto* overlap =
+      bench
+          .add_option("--overlap", options.overlap_ms,
+                      "Measure how much of the all-reduce hides behind computing: this long before each bucket is "
+                      "started, from the last to the first; from 1M on by default")
+          ->type_name("MS")
+          ->check(CLI::Range(0.001, 1e6))
+          ->excludes(check)
+          ->excludes(calibrate);
+  bench.add_option("--buckets", options.buckets, "Of --overlap, of equal size")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str()
+      ->needs(overlap);
+  bench
+      .add_flag("--on-cpu", options.overlap_on_cpu,
+                "Of --overlap: compute on the rank's core, as if there were no device")
+      ->needs(overlap);
 }
 
 }  // namespace
@@ -150,9 +184,12 @@ void add_bench(CLI::App& app, const std::vector<std::string>& arguments, int& st
   bench->footer(
       "Examples: tightwire bench -n 4 --from 8 --to 256M --factor 2 --codecs exact int8 topk:ratio=0.01\n"
       "          mpirun -np 2 tightwire bench --check\n"
+      "          tightwire bench -n 2 --overlap 2 --from 64M --to 64M\n"
       "          tightwire bench -n 2 --calibrate here.json");
-  bench->callback([options, &arguments, &status] {
+  bench->callback([bench, options, &arguments, &status] {
     try {
+      if (options->overlap_ms != 0 && bench->count("--from") == 0)
+        options->from_bytes = std::min(std::uint64_t{1} << 20, options->to_bytes);
       status = run_bench(*options, arguments);
     } catch (const Error& error) {
       std::cerr << std::string("tightwire bench: ") + error.what() + "\n";

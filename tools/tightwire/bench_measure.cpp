@@ -21,17 +21,6 @@ constexpr std::uint64_t kLargestTogether = std::uint64_t{32} << 20;
 /// A round takes at least about this long.
 constexpr double kShortestRound = 2e-4;
 
-SessionOptions session_options(const BenchOptions& options, const std::string& codec, Transport& transport) {
-  SessionOptions session;
-  if (options.over_nodes) session.hierarchy = Hierarchy::of_transport();
-  set_codec(session, codec, transport.size());
-  session.policy.exact_by_default = {};
-  session.error_feedback = options.feedback;
-  session.bucket_bytes = std::size_t{1} << 62;  // one bucket
-  session.plan.algorithm = options.algorithm;
-  return session;
-}
-
 /// One codec's Session and what it was found to do.
 struct Subject {
   SessionOptions options;
@@ -231,6 +220,17 @@ CodecCosts costs_here(const std::vector<std::string>& specs) {
     if (transport->rank() == 0) costs = measured.costs;
   });
   return costs;
+}
+
+SessionOptions session_options(const BenchOptions& options, const std::string& codec, Transport& transport) {
+  SessionOptions session;
+  if (options.over_nodes) session.hierarchy = Hierarchy::of_transport();
+  set_codec(session, codec, transport.size());
+  session.policy.exact_by_default = {};
+  session.error_feedback = options.feedback;
+  session.bucket_bytes = std::size_t{1} << 62;  // one bucket
+  session.plan.algorithm = options.algorithm;
+  return session;
 }
 
 std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, const BenchOptions& options,

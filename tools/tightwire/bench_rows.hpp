@@ -34,6 +34,9 @@ struct BenchOptions {
   std::string plant;      ///< what to make wrong on rank 0: "", bits, error, nan, bytes
   std::string calibrate;  ///< file to write
   std::string transport;  ///< see open_transport.hpp
+  double overlap_ms = 0;  ///< of computing before each bucket; 0: no overlap is measured
+  int buckets = 8;        ///< of a step whose overlap is measured
+  bool overlap_on_cpu = false;
 };
 
 /// One size with one codec. bench/METHOD.md defines the figures.
@@ -51,6 +54,24 @@ struct BenchRow {
   bool same_bits = true;
   int ranks_per_core = 0;  ///< on the fullest core
 };
+
+/// How much of an all-reduce hides behind computing, of one size with one codec. bench/METHOD.md defines the figures.
+struct OverlapRow {
+  std::uint64_t bytes = 0;
+  std::string codec;
+  int buckets = 0;
+  double compute_seconds = 0, reduce_seconds = 0, both_seconds = 0;  ///< medians
+  double hidden = 0, low_hidden = 0, high_hidden = 0;                ///< median and quartiles
+  double possible = 0;
+  int ranks_per_core = 0;
+};
+
+/// What a Session is for these options.
+SessionOptions session_options(const BenchOptions& options, const std::string& codec, Transport& transport);
+
+/// All codecs at one size, one by one. Collective; figures are equal on all ranks.
+std::vector<OverlapRow> measure_overlap(const std::shared_ptr<Transport>& transport, const BenchOptions& options,
+                                        std::uint64_t bytes);
 
 /// All codecs at one size. Collective; figures are equal on all ranks.
 std::vector<BenchRow> measure_size(const std::shared_ptr<Transport>& transport, const BenchOptions& options,
@@ -77,5 +98,11 @@ std::string as_table(const BenchRow& row);
 std::string csv_head();
 std::string as_csv(const BenchRow& row);
 std::string as_json(const BenchRow& row);
+
+std::string overlap_head(const Transport& transport, const BenchOptions& options, int ranks_per_core);
+std::string as_table(const OverlapRow& row);
+std::string overlap_csv_head();
+std::string as_csv(const OverlapRow& row);
+std::string as_json(const OverlapRow& row);
 
 }  // namespace tightwire::tool

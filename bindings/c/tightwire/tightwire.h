@@ -202,6 +202,9 @@ tightwire_status tightwire_session_bucket_of(tightwire_session* session, size_t 
  * buckets of about bucket-bytes, in order of addition. */
 tightwire_status tightwire_session_add_bucket(tightwire_session* session, const size_t* parameters, size_t count,
                                               size_t* bucket);
+/* Buckets that were started go on in the order of their parameters' addition, as the next forward pass needs them, but
+ * those of a higher priority first; of a bucket its most urgent parameter counts. Before sealing; 0 by default. */
+tightwire_status tightwire_session_set_priority(tightwire_session* session, size_t parameter, int32_t priority);
 /* Plans, takes all memory and agrees with the other ranks. Collective. TIGHTWIRE_MISMATCH, on every rank, where they
  * differ in anything. */
 tightwire_status tightwire_session_seal(tightwire_session* session);

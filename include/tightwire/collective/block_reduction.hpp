@@ -73,12 +73,18 @@ class BlockReduction final : public Reduction {
     nonfinite_ = input.nonfinite;
     next_ = 0;
     finished_chunks_ = 0;
+    everywhere_ = false;
     if (may_pass_caches()) began_ = Clock::now();
     statistics_ = {.calls = 1, .gradient_bytes = plan_.element_bytes};
   }
 
   bool finished() const override { return finished_chunks_ == plan_.chunks.size(); }
   const Statistics& statistics() const override { return statistics_; }
+
+  bool wants_wire() const override { return everywhere_ && next_ < allowed_; }
+  void hold(bool held) override { held_ = held; }
+  /// Whether every rank is known to have begun this use.
+  bool begun_everywhere() const { return everywhere_; }
 
   /// Of a reduction that works on what others leave behind, chunk by chunk: how many chunks it may work on so far.
   void allow(std::size_t chunks) { allowed_ = std::min(chunks, plan_.chunks.size()); }
@@ -96,13 +102,14 @@ class BlockReduction final : public Reduction {
   /// Error(corrupt | mismatch) for a frame that is not what it must be.
   bool advance() override {
     bool progressed = false;
-    while (next_ < allowed_ && slots_[next_ % slots_.size()].state == State::free) {
+    while (!held_ && next_ < allowed_ && slots_[next_ % slots_.size()].state == State::free) {
       launch(next_++);
       progressed = true;
     }
     for (Slot& slot : slots_) {
       if (slot.state == State::contributing && transport_.done(slot.contributions)) {
         const Ticket arrived = std::exchange(slot.contributions, 0);
+        everywhere_ = everywhere_ || (plan_.contributes() && slot.from_all);
         !plan_.contributes() ? publish(slot) : two_shot() ? combine(slot) : sum(slot);
         transport_.release(arrived);
         progressed = true;
@@ -144,6 +151,7 @@ class BlockReduction final : public Reduction {
     State state = State::free;
     std::size_t chunk = 0;
     std::byte* memory = nullptr;
+    bool from_all = false;  ///< its contributions come from every other rank
     Ticket contributions = 0;
     Ticket results = 0;
     std::vector<Ticket> sends;
@@ -256,6 +264,7 @@ class BlockReduction final : public Reduction {
     slot.chunk = chunk;
     slot.state = State::contributing;
     if (plan_.contributes()) slot.contributions = post_receives(slot, FrameKind::contribution);
+    slot.from_all = plan_.contributes() && round_.size() == ranks_ - 1;
     if (two_shot()) slot.results = post_receives(slot, FrameKind::result);
     if (!plan_.contributes()) return;
     if (!two_shot() && share(slot, me_).payload_bytes != 0)
@@ -405,6 +414,7 @@ class BlockReduction final : public Reduction {
   std::vector<Slot> slots_;
   std::vector<Message> round_;
   std::vector<const std::byte*> sources_;
+  bool held_ = false, everywhere_ = false;
   ReductionInput input_{};
   std::uint64_t nonfinite_ = 0;  ///< of the input, until a frame of ours tells of it
   TimePoint began_;

@@ -91,6 +91,13 @@ class HierarchicalReduction final : public Reduction {
   }
   bool finished() const override { return finished_; }
   const Statistics& statistics() const override { return statistics_; }
+  /// Sums of other nodes have come, which all of their ranks went into.
+  bool wants_wire() const override {
+    return scatter_.reduction->wants_wire() &&
+           std::any_of(rails_.begin(), rails_.end(), [](const Stage& r) { return r.reduction->begun_everywhere(); });
+  }
+  /// What is summed inside goes on to the other nodes and back.
+  void hold(bool held) override { scatter_.reduction->hold(held); }
   std::string waiting_for() const override {
     const std::string none = "none";
     if (std::string ranks = scatter_.reduction->waiting_for(); ranks != none) return ranks;

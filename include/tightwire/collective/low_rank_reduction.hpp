@@ -85,6 +85,9 @@ class BasicLowRankReduction final : public Reduction {
   }
   bool finished() const override { return stage_ == Stage::finished; }
   const Statistics& statistics() const override { return statistics_; }
+  bool wants_wire() const override {
+    return (stage_ == Stage::whole || stage_ == Stage::factors) && current_->wants_wire();
+  }
   std::size_t factor_rank() const override { return form().rank; }
   std::string waiting_for() const override {
     return stage_ == Stage::multiplying ? "the device" : current_ == nullptr ? "none" : current_->waiting_for();

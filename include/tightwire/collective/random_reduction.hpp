@@ -67,6 +67,8 @@ class RandomReduction final : public Reduction {
   bool finished() const override { return stage_ == Stage::finished; }
   const Statistics& statistics() const override { return statistics_; }
   std::string waiting_for() const override { return inner_.waiting_for(); }
+  bool wants_wire() const override { return stage_ == Stage::reducing && inner_.wants_wire(); }
+  void hold(bool held) override { inner_.hold(held); }
 
   bool advance() override {
     if (stage_ == Stage::finished) return false;

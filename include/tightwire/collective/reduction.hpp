@@ -73,6 +73,11 @@ class Reduction {
   virtual const Statistics& statistics() const = 0;
   /// Ranks that it waits for, as text.
   virtual std::string waiting_for() const = 0;
+  /// Whether every rank is known to have begun this use, and chunks of it wait only for room behind its own. Then less
+  /// urgent reductions had better leave the wire to it.
+  virtual bool wants_wire() const { return false; }
+  /// While held, it begins no further chunks, and goes on with those under way.
+  virtual void hold(bool /*held*/) {}
   /// Columns of the factors of the last use; 0 where there are none.
   virtual std::size_t factor_rank() const { return 0; }
   /// Keeps, or forgets, what the uses since the last call have changed of its own.

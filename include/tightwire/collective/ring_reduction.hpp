@@ -76,18 +76,21 @@ class RingReduction final : public Reduction {
     input_ = input;
     nonfinite_ = input.nonfinite;
     up_ = down_ = {};
+    everywhere_ = false;
     statistics_ = {.calls = 1, .gradient_bytes = plan_.element_bytes};
   }
 
   bool advance() override {
     post_receives();
     bool progressed = false;
-    while (may_add()) {
+    while (!held_ && may_add()) {
       add(up_.done++);
+      everywhere_ = everywhere_ || last();
       progressed = true;
     }
     while (may_take_result()) {
       take_result(down_.done++);
+      everywhere_ = true;
       progressed = true;
     }
     progressed = drain(upward_, up_) || progressed;
@@ -96,6 +99,9 @@ class RingReduction final : public Reduction {
   }
   bool finished() const override { return up_.sent == plan_.chunks.size() && down_.sent == plan_.chunks.size(); }
   const Statistics& statistics() const override { return statistics_; }
+
+  bool wants_wire() const override { return everywhere_ && up_.done < plan_.chunks.size(); }
+  void hold(bool held) override { held_ = held; }
 
   std::string waiting_for() const override {
     for (const auto* slots : {&upward_, &downward_})
@@ -320,6 +326,7 @@ class RingReduction final : public Reduction {
   ReductionInput input_{};
   std::uint64_t nonfinite_ = 0;  ///< of the input, until a frame of ours tells of it
   Course up_, down_;
+  bool held_ = false, everywhere_ = false;
   Statistics statistics_;
 };
 

@@ -58,12 +58,13 @@ class TreeReduction final : public Reduction {
     input_ = input;
     nonfinite_ = input.nonfinite;
     next_ = finished_chunks_ = 0;
+    everywhere_ = false;
     statistics_ = {.calls = 1, .gradient_bytes = plan_.element_bytes};
   }
 
   bool advance() override {
     bool progressed = false;
-    while (next_ < plan_.chunks.size() && slots_[next_ % slots_.size()].free) {
+    while (!held_ && next_ < plan_.chunks.size() && slots_[next_ % slots_.size()].free) {
       launch(next_++);
       progressed = true;
     }
@@ -72,6 +73,7 @@ class TreeReduction final : public Reduction {
         take_round(slot);
         progressed = true;
       }
+      everywhere_ = everywhere_ || (!slot.free && slot.round == rounds());
       if (slot.free || slot.round < rounds() || !sent(slot)) continue;
       slot.free = true;
       ++finished_chunks_;
@@ -81,6 +83,9 @@ class TreeReduction final : public Reduction {
   }
   bool finished() const override { return finished_chunks_ == plan_.chunks.size(); }
   const Statistics& statistics() const override { return statistics_; }
+
+  bool wants_wire() const override { return everywhere_ && next_ < plan_.chunks.size(); }
+  void hold(bool held) override { held_ = held; }
 
   std::string waiting_for() const override {
     for (const Slot& slot : slots_)
@@ -211,6 +216,7 @@ class TreeReduction final : public Reduction {
   Workspace memory_;
   std::vector<Slot> slots_;
   std::vector<const std::byte*> sources_;
+  bool held_ = false, everywhere_ = false;
   ReductionInput input_{};
   std::uint64_t nonfinite_ = 0;  ///< of the input, until a frame of ours tells of it
   std::size_t next_ = 0;

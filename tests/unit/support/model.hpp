@@ -21,6 +21,7 @@ struct Tensor {
   std::vector<std::int64_t> shape;
   ElementType type = ElementType::f32;
   Codec codec = {};
+  int priority = 0;
 
   std::size_t count() const {
     std::size_t product = 1;
@@ -36,7 +37,10 @@ inline std::unique_ptr<Session> open_session(std::shared_ptr<Transport> transpor
   options.policy.exact_by_default = {};
   for (const Tensor& tensor : model) options.policy.rules.push_back({.name = tensor.name, .codec = tensor.codec});
   auto session = std::make_unique<Session>(std::move(transport), std::move(options));
-  for (const Tensor& tensor : model) session->add(tensor.name, tensor.shape, tensor.type);
+  for (const Tensor& tensor : model) {
+    const ParameterId id = session->add(tensor.name, tensor.shape, tensor.type);
+    if (tensor.priority != 0) session->set_priority(id, tensor.priority);
+  }
   return session;
 }
 inline std::unique_ptr<Session> sealed_session(std::shared_ptr<Transport> transport, const Model& model,
