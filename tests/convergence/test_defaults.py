@@ -109,6 +109,50 @@ class Limits(unittest.TestCase):
             self.assertEqual({name.split(":")[0] for name in names}, {"int8", "int4", "powersgd", "topk"}, task)
 
 
+class Repetitions(unittest.TestCase):
+    @staticmethod
+    def judged(missed):
+        """A negative control, three repetitions of six seeds: as good as exact with those of the repetition `missed`."""
+        def job(name):
+            return Arm(name, lambda seed: Job(name, ("true", str(seed))))
+
+        class Ran:
+            def run(self, jobs):
+                def worse(seed):
+                    return 0.02 if (seed - 1) // 6 == missed else 2.0
+
+                return [run(1.0 + 0.01 * (seed % 7) + (worse(seed) if job.title == "broken" else 0.0), 100)
+                        for job, seed in ((job, int(job.command[1])) for job in jobs)]
+
+        pairs = [Pair("task", job("sound"), job("exact"), METRIC),
+                 Pair("task", job("broken"), job("exact"), METRIC, "negative control", WORSE, seeds=6, repetitions=3)]
+        study = Study("test", pairs, range(1, 9))
+        return study, study.run(Ran())
+
+    def test_each_is_judged_by_itself_and_all_must_be_right(self):
+        for missed, right in ((-1, 3), (1, 2)):
+            study, comparisons = self.judged(missed)
+            self.assertEqual([len(c.arm_runs) for c in comparisons], [8, 18])
+            self.assertEqual(comparisons[1].verdict.verdict, WORSE)  # of all seeds, in spite of the one that was missed
+            self.assertEqual(study.status(comparisons), 0 if right == 3 else 1)
+            result = report.as_json(study, comparisons)
+            self.assertIsNone(result["comparisons"][0]["repetitions"])
+            told = result["comparisons"][1]["repetitions"]
+            self.assertEqual((told["number"], told["seeds_each"], told["right"]), (3, 6, right))
+            self.assertEqual([wrong["repetition"] for wrong in told["wrong"]], [1] * (3 - right))
+            self.assertIn(f"{right} of 3", report.table(result))
+            self.assertEqual([r["seed"] for r in result["comparisons"][1]["runs"]], list(range(1, 19)))
+
+    def test_full_tier_repeats_every_control_twenty_times(self):
+        study = tiers.tier_study("full", tiers.Trainer("trainer"))
+        controls = [pair for pair in study.pairs if pair.kind != "scheme"]
+        self.assertEqual(len(controls), len(tiers.POSITIVE) + len(tiers.NEGATIVE))
+        self.assertEqual({(pair.repetitions, len(study.seeds_of(pair))) for pair in controls}, {(20, 160)})
+        for pair in study.pairs:
+            if pair.kind == "scheme":
+                self.assertEqual(len(study.seeds_of(pair)), 20 if pair.recommended else 8)
+
+
 class Table(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -137,7 +137,8 @@ def _decide(verdict: Verdict, evidence: Evidence, metric: Metric, alpha: float) 
         verdict.reasons.append(f"up to {max(lost):.2%} of the updates were lost, and no residual holds them")
     shown = verdict.estimate
     if shown is None or shown.runs < FEWEST_RUNS:
-        verdict.reasons.append(f"{len(evidence.deficits)} runs are too few; {FEWEST_RUNS} are the least")
+        told = f", worse by {shown.mean:.4g} in the mean" if shown else ""
+        verdict.reasons.append(f"{len(evidence.deficits)} runs are too few{told}; {FEWEST_RUNS} are the least")
     else:
         bounds = f"{metric.name} worse by {shown.mean:.4g} ({shown.lower:.4g} to {shown.upper:.4g}), margin {metric.margin:g}"
         if verdict.p_worse <= alpha:

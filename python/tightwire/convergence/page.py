@@ -22,9 +22,9 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } 
 .verdict { font-weight: 600; white-space: nowrap; } .good { color: #11663a; } .worse { color: #a11b1b; }
 .open { color: #7a5a00; } tr.wrong, td.wrong { background: #fde8e8; } tr.task td { font-weight: 600; background: #f4f4f4; }
 table.matrix { font-size: 0.8rem; } table.matrix td { white-space: nowrap; } .source { color: #777; font-size: 0.78rem; }
-code { font-size: 0.92em; } svg { width: 100%; height: auto; }
+td.words { min-width: 14em; } td.short { white-space: nowrap; } code { font-size: 0.92em; } svg { width: 100%; height: auto; }
 @media print { body { max-width: none; margin: 0; font-size: 11px; } h2 { break-after: avoid; }
-  tr, figure { break-inside: avoid; } figure { margin: 0; } }
+  tr, figure { break-inside: avoid; } figure { margin: 0; } table { font-size: 9px; } th, td { padding: 2px 4px; } }
 """
 CLASSES = {"as good": "good", "worse": "worse"}
 
@@ -46,7 +46,7 @@ def as_html(result: Json) -> str:
         parts += ["<h2>Schemes</h2>", _verdicts(schemes), "<h2>Figures</h2>", _figures(schemes)]
     if controls:
         parts += ["<h2>Controls</h2>", "<p>Negative controls are broken on purpose and must be found worse, positive ones are "
-                  "sound and must be found as good. The last column was measured by judging samples of these runs, drawn "
+                  "sound and must be found as good. The wrong rate was measured by judging samples of these runs, drawn "
                   "with replacement: how often a positive control would be found worse (false alarm), or a negative one "
                   f"would not be (miss). Over all controls: false alarms {_format(result['false_alarm_rate'], '.1%')}, misses "
                   f"{_format(result['miss_rate'], '.1%')} (<code>false_alarm_rate</code>, <code>miss_rate</code>)."
@@ -122,10 +122,10 @@ def _verdicts(pairs: Pairs, controls: bool = False) -> str:
         cells = [_cell(pair["arm"]),
                  f"<td class='verdict {CLASSES.get(by, 'open')}'>{_text(by)}</td>"]
         if controls:
-            cells += [_cell(pair["expected"]), _cell(", ".join(pair["found_by"]) or "-")]
+            cells += [_cell(pair["expected"], "short"), _cell(", ".join(pair["found_by"]) or "-")]
         cells += [_number(bounds(pair)),
                   _number(f"{pair['metric']['margin']:g}"), _number(str(shown["runs"]) if shown else "-"),
-                  _number(str(pair["seeds_for_power"] or "-")), _cell("; ".join(_besides(pair)))]
+                  _number(str(pair["seeds_for_power"] or "-")), _cell("; ".join(_besides(pair)), "words")]
         if controls:
             rate = pair["wrong_verdict_rate"]
             cells.append(_number("-" if rate is None else f"{rate:.1%}"))
@@ -194,8 +194,8 @@ def _format(value: float | None, pattern: str) -> str:
     return "-" if value is None else format(value, pattern)
 
 
-def _cell(text: str) -> str:
-    return f"<td>{_text(text)}</td>"
+def _cell(text: str, kind: str = "") -> str:
+    return f"<td{f' class={kind}' if kind else ''}>{_text(text)}</td>"
 
 
 def _number(text: str) -> str:
