@@ -3,6 +3,7 @@
 ///
 ///   mpirun -np 2 --bind-to core all_reduce            beside Open MPI and memcpy, over what UCX chooses
 ///   tightwire run -n 2 -- all_reduce --link-mbit 1000 beside the wire's own bound
+///   tightwire run -n 2 -- all_reduce --telemetry /tmp beside the same Session, watched
 #include <CLI/CLI.hpp>
 
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <fmt/core.h>
+#include <tightwire/telemetry.hpp>
 #include <tightwire/tightwire.hpp>
 
 #include "measurement.hpp"
@@ -31,6 +33,8 @@ struct Options {
   std::size_t share_elements = tightwire::PlanOptions{}.share_elements;
   bool json = false;
   std::string transport;
+  int buckets = 1;
+  std::string telemetry;  ///< folder of its files; empty: nobody watches
 };
 
 Options parse(int argc, char** argv) {
@@ -47,6 +51,12 @@ Options parse(int argc, char** argv) {
                "every codec also over nodes, as the transport sees them: see network.sh --per-node");
   app.add_flag("!--no-pin", options.pin, "do not bind ranks to cores");
   app.add_option("--transport", options.transport, "shm, mixed or ucx; auto: what fits, or TIGHTWIRE_TRANSPORT");
+  app.add_option("--buckets", options.buckets, "buckets that a gradient is cut into")->check(CLI::Range(1, 10000));
+  app.add_option(
+         "--telemetry", options.telemetry,
+         "every codec also once more as it is, which shows the noise, with Telemetry that writes all its files, in "
+         "this folder, and with one that samples every step, where by default it does one of 50")
+      ->check(CLI::ExistingDirectory);
   app.add_flag("--json", options.json, "one JSON object per size instead of a table");
   try {
     app.parse(argc, argv);
@@ -83,12 +93,13 @@ struct Bench {
 
     std::vector<std::unique_ptr<tightwire::Session>> sessions;
     std::vector<Workspace> buffers;
-    buffers.reserve(2 * options.codecs.size());
+    const std::vector<Kind> kinds = kinds_of_sessions();
+    buffers.reserve(kinds.size() * options.codecs.size());
     for (const std::string& codec : options.codecs)
-      for (int over_nodes = 0; over_nodes <= (options.nodes ? 1 : 0); ++over_nodes) {
-        auto& session = sessions.emplace_back(open_session(codec, over_nodes != 0, count));
+      for (const Kind& kind : kinds) {
+        auto& session = sessions.emplace_back(open_session(codec, kind, count));
         auto* data = reinterpret_cast<float*>(buffers.emplace_back(gradient(count, transport->rank())).data());
-        contenders.push_back({codec + (over_nodes != 0 ? " over nodes" : ""),
+        contenders.push_back({codec + kind.suffix,
                               [&session = *session, data, count] {
                                 session.all_reduce(std::span<float>(data, count));
                                 session.commit();
@@ -106,21 +117,53 @@ struct Bench {
     double own = 0;
     for (const std::uint64_t microseconds : used) own += static_cast<double>(microseconds) * 1e-6;
     for (std::size_t i = 0; i < sessions.size(); ++i)
-      contenders[contenders.size() - sessions.size() + i].wire_bytes = sessions[i]->bucket_statistics(0).sent_bytes;
+      contenders[contenders.size() - sessions.size() + i].wire_bytes = sessions[i]->last_step().sent_bytes;
     if (transport->rank() == 0) report(mib, contenders, load.share(own));
   }
 
-  std::unique_ptr<tightwire::Session> open_session(const std::string& codec, bool over_nodes, std::size_t count) const {
+  /// What a codec's Session is measured as.
+  struct Kind {
+    const char* suffix = "";
+    bool over_nodes = false;
+    bool watched = false;
+    std::uint64_t sample_every = 0;
+  };
+  std::vector<Kind> kinds_of_sessions() const {
+    std::vector<Kind> kinds = {{}};
+    if (options.nodes) kinds.push_back({" over nodes", true, false});
+    if (!options.telemetry.empty()) {
+      kinds.push_back({" again", false, false});
+      kinds.push_back({" watched", false, true, 0});
+      kinds.push_back({" sampled", false, true, 1});
+    }
+    return kinds;
+  }
+
+  std::unique_ptr<tightwire::Session> open_session(const std::string& codec, const Kind& kind,
+                                                   std::size_t count) const {
     tightwire::SessionOptions session_options;
     session_options.codec = tightwire::parse_codec(codec);
     session_options.policy.exact_by_default = {};
     session_options.error_feedback = options.feedback;
     session_options.rollback = options.rollback;
-    session_options.bucket_bytes = count * sizeof(float);
+    session_options.bucket_bytes = 1;  // one bucket for each of the parameters
     session_options.plan.share_elements = options.share_elements;
-    if (over_nodes) session_options.hierarchy = tightwire::detect_nodes(*transport);
+    if (kind.over_nodes) session_options.hierarchy = tightwire::detect_nodes(*transport);
+    if (kind.watched) {
+      const std::string file =
+          options.telemetry + "/all_reduce_bench-" + std::to_string(count) + codec + kind.suffix + "-{rank}";
+      session_options.observer = std::make_shared<tightwire::Telemetry>(
+          tightwire::TelemetryOptions{.json_lines = file + ".jsonl",
+                                      .prometheus = file + ".prom",
+                                      .trace = file + ".json",
+                                      .log = [](const std::string&) {},  // that this step is nothing but communication
+                                      .sample_every = kind.sample_every});
+    }
     auto session = std::make_unique<tightwire::Session>(transport, session_options);
-    session->add("gradient", tightwire::matrix_of(count));
+    const auto buckets = static_cast<std::size_t>(options.buckets);
+    for (std::size_t b = 0; b < buckets; ++b)
+      session->add("gradient" + std::to_string(b),
+                   tightwire::matrix_of(count * (b + 1) / buckets - count * b / buckets));
     session->seal();
     return session;
   }
@@ -132,11 +175,14 @@ struct Bench {
     const bench::Contender* against = peer != nullptr ? &contenders[1] : nullptr;
     const auto exact =
         std::find_if(contenders.begin(), contenders.end(), [](const auto& c) { return c.name == "exact"; });
+    const bench::Contender* unwatched = nullptr;
     nlohmann::json rows = nlohmann::json::array();
     if (!options.json)
-      fmt::print("\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<24}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n",
-                 mib, transport->size(), transport->describe(), 100 * foreign, "", "median us", "best us", "x memcpy",
-                 peer != nullptr ? "vs Open MPI" : "", "vs exact", options.link_mbit > 0 ? "x wire" : "");
+      fmt::print(
+          "\n{:.4g} MiB fp32, {} ranks, {}, other load {:.1f} %\n{:<24}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}{:>14}\n",
+          mib, transport->size(), transport->describe(), 100 * foreign, "", "median us", "best us", "x memcpy",
+          peer != nullptr ? "vs Open MPI" : "", "vs exact", options.link_mbit > 0 ? "x wire" : "",
+          options.telemetry.empty() ? "" : "x unwatched");
     for (const bench::Contender& c : contenders) {
       const double sent = c.wire_bytes != 0 ? static_cast<double>(c.wire_bytes) : exact_bytes;
       nlohmann::json row = {{"name", c.name},
@@ -146,6 +192,11 @@ struct Bench {
       if (c.wire_bytes != 0) row["sent_bytes"] = c.wire_bytes;
       if (against != nullptr) row["speedup_over_open_mpi"] = bench::median_ratio(against->seconds, c.seconds);
       if (exact != contenders.end()) row["speedup_over_exact"] = bench::median_ratio(exact->seconds, c.seconds);
+      const bool compared = c.name.ends_with(" again") || c.name.ends_with(" watched") || c.name.ends_with(" sampled");
+      if (compared && unwatched != nullptr)
+        row["times_unwatched"] = bench::median_ratio(c.seconds, unwatched->seconds);
+      else
+        unwatched = &c;
       if (options.link_mbit > 0 && &c != &copy)
         row["times_wire_bound"] = bench::median(c.seconds) / link_seconds(sent, options.link_mbit);
       if (!options.json) print_row(row);
@@ -167,9 +218,9 @@ struct Bench {
     const auto cell = [&](const char* key, int digits) {
       return row.contains(key) ? fmt::format("{:.{}f}", row[key].get<double>(), digits) : std::string();
     };
-    fmt::print("{:<24}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}\n", row["name"].get<std::string>(), cell("median_us", 1),
-               cell("best_us", 1), cell("times_memcpy", 2), cell("speedup_over_open_mpi", 2),
-               cell("speedup_over_exact", 2), cell("times_wire_bound", 3));
+    fmt::print("{:<24}{:>12}{:>12}{:>10}{:>12}{:>12}{:>12}{:>14}\n", row["name"].get<std::string>(),
+               cell("median_us", 1), cell("best_us", 1), cell("times_memcpy", 2), cell("speedup_over_open_mpi", 2),
+               cell("speedup_over_exact", 2), cell("times_wire_bound", 3), cell("times_unwatched", 4));
   }
 };
 

@@ -71,6 +71,13 @@ struct Bucket {
     for (const auto& reduction : operation.reductions) reduction->settle_residuals();
   }
 
+  /// Memory for frames, in bytes.
+  std::size_t frame_bytes() const {
+    std::size_t bytes = 0;
+    for (const auto& reduction : operation.reductions) bytes += reduction->frame_bytes();
+    return bytes;
+  }
+
   mutable Engine::Operation operation;
   /// What is drawn at random goes by `use`, and is drawn again after a rollback.
   void end_step(bool keep) { (keep ? kept_use : use) = keep ? use : kept_use; }

@@ -93,12 +93,12 @@ class ErrorMemory {
     const Entry& entry = regions_[region];
     return {committed_copy(entry), entry.count * element_bytes(type_)};
   }
-  /// What has been committed so far, in fp32.
-  std::vector<float> committed(Region region) const {
+  /// What has been committed so far, in fp32: of so many elements at most, from the first on.
+  std::vector<float> committed(Region region, std::size_t most = static_cast<std::size_t>(-1)) const {
     const std::span<const std::byte> bytes = committed_bytes(region);
-    std::vector<float> elements(regions_[region].count);
+    std::vector<float> elements(std::min(most, regions_[region].count));
     if (type_ == ElementType::f32) {
-      if (!elements.empty()) std::memcpy(elements.data(), bytes.data(), bytes.size());
+      if (!elements.empty()) std::memcpy(elements.data(), bytes.data(), elements.size() * sizeof(float));
       return elements;
     }
     const auto* const halves = reinterpret_cast<const std::uint16_t*>(bytes.data());

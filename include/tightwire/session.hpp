@@ -287,19 +287,20 @@ class Session {
     for (const auto& reduction : known(id).operation.reductions) rank = std::max(rank, reduction->factor_rank());
     return rank;
   }
-  /// Memory for residuals in bytes.
+  /// Memory for residuals, and for frames of a bucket, in bytes.
   std::size_t residual_bytes() const noexcept { return memory_.bytes(); }
+  std::size_t frame_bytes(BucketId id) const { return known(id).frame_bytes(); }
   /// The residuals of the last commit, copied: what this rank's contributions to a parameter lost, and what the sums it
-  /// owns in a bucket lost (in the order of its shares). Empty where nothing can be lost. With rollback = false there
-  /// is one copy, which is that of the step so far. Throws Error(invalid_argument) while the bucket is under way, for
-  /// such a copy and for a parameter beside or in matrices of PowerSgd.
-  std::vector<float> sender_residual(ParameterId id) const {
+  /// owns in a bucket lost (in the order of its shares); `most`: of no more elements. Empty where nothing can be lost.
+  /// With rollback = false there is one copy, which is that of the step so far. Throws Error(invalid_argument) while
+  /// the bucket is under way, for such a copy and for a parameter beside or in matrices of PowerSgd.
+  std::vector<float> sender_residual(ParameterId id, std::size_t most = static_cast<std::size_t>(-1)) const {
     if (id >= parameters().size()) throw bad("there is no parameter " + std::to_string(id));
     if (!engine_ || parameter_memory_[id].residual == ParameterMemory::kNone) return {};
     const Bucket& bucket = known(list_.bucket_of(id));
     if (!bucket.matrices.positions.empty() || !memory_.can_roll_back()) require_not_started("sender_residual", bucket);
     bucket.settle_residuals();
-    return memory_.committed(parameter_memory_[id].residual);
+    return memory_.committed(parameter_memory_[id].residual, most);
   }
   std::vector<float> owner_residual(BucketId id) const {
     const Bucket& bucket = known(id);

@@ -84,4 +84,24 @@ inline std::vector<BucketLoad> simulate(const SessionOptions& options, const std
   return loads;
 }
 
+/// Memory of a rank that grows with ranks: for the frames of all its buckets, in bytes, taken by the code that takes it
+/// in a Session, for one bucket at a time. Throws as `simulate` does, and Error(no_memory).
+inline double simulate_frame_bytes(const SessionOptions& options, const std::vector<Parameter>& parameters, int ranks,
+                                   int rank = 0) {
+  ParameterList list = detail::filled_list(parameters, {}, ranks, options.bucket_bytes);
+  detail::ImaginedTransport transport(rank, ranks);
+  ErrorMemory memory;
+  BucketPlanning planning(options, transport, memory);
+  std::vector<ParameterMemory> of_parameters(list.parameters().size());
+  const Channels channels(0, static_cast<std::uint32_t>(list.buckets().size()));
+  double bytes = 0;
+  for (Bucket& bucket : list.buckets()) {
+    planning.plan(bucket, list.parameters(), of_parameters);
+    make_reductions(bucket, transport, 0, 0, channels, options);
+    bytes += static_cast<double>(bucket.frame_bytes());
+    Bucket planned = std::move(bucket);  // and freed
+  }
+  return bytes;
+}
+
 }  // namespace tightwire

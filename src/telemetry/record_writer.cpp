@@ -13,6 +13,8 @@ namespace tightwire::telemetry {
 OutputFile::OutputFile(const std::string& path, const char* mode) : path_(path), file_(std::fopen(path.c_str(), mode)) {
   if (file_ == nullptr)
     throw Error(Errc::invalid_argument, "telemetry: \"" + path + "\" cannot be written: " + std::strerror(errno));
+  // Many steps at once, of which there is a flush every second anyway.
+  static_cast<void>(std::setvbuf(file_, nullptr, _IOFBF, std::size_t{1} << 16));
 }
 OutputFile::~OutputFile() {
   if (file_ != nullptr) static_cast<void>(std::fclose(file_));  // after an error, which was thrown

@@ -124,8 +124,7 @@ inline std::optional<SampleRecord> Shadow::end_step(const Session& session) {
   sample.gradient_norm = norm(std::span(gradient_).first(elements_));
   sample.error = sample.gradient_norm > 0 ? norm(std::span(result_).first(elements_)) / sample.gradient_norm
                                           : std::numeric_limits<double>::quiet_NaN();
-  const std::vector<float> residual = session.sender_residual(id);
-  sample.residual_norm = norm(std::span(residual).first(std::min(residual.size(), elements_)));
+  sample.residual_norm = norm(session.sender_residual(id, elements_));
   return sample;
 }
 

@@ -193,11 +193,44 @@ TEST(Simulation, LevelsSendTheEncodedSizeOncePerNodeWhateverTheRanksInside) {
   }
 }
 
-TEST(Simulation, MessagesGrowNoFasterThanRanks) {
-  for (const char* codec : {"exact", "int8", "topk:ratio=0.01"}) {
-    const double few = sent_by(simulate(with(codec), matrix(4096, 1024), 64, 1)[0]).messages;
-    const double many = sent_by(simulate(with(codec), matrix(4096, 1024), 16384, 1)[0]).messages;
-    EXPECT_LE(many, few * 16383 / 63 * 1.001) << codec;
+/// What a rank pays for an all-reduce of so many ranks: messages, bytes, rounds, arithmetic, memory.
+std::vector<double> costs(const SessionOptions& options, const std::vector<Parameter>& parameters, int ranks) {
+  double rounds = 0, work = 0;
+  Sent sent;
+  for (const BucketLoad& load : simulate(options, parameters, ranks, 1)) {
+    sent += sent_by(load);
+    for (const Stage& stage : load) {
+      rounds += stage.rounds;
+      for (const CodecWork& of : stage.work) work += of.encoded + of.combined + of.decoded;
+    }
+  }
+  return {sent.messages, sent.bytes, rounds, work, simulate_frame_bytes(options, parameters, ranks)};
+}
+
+TEST(Simulation, NothingGrowsFasterThanRanks) {
+  struct Case {
+    const char* codec;
+    Algorithm form;
+    std::int64_t rows;
+  };
+  for (const Case& c : {Case{"exact", Algorithm::automatic, 1024},
+                        {"int8", Algorithm::automatic, 1024},
+                        {"int8", Algorithm::automatic, 4},
+                        {"int8", Algorithm::one_shot, 64},
+                        {"exact", Algorithm::ring, 1024},
+                        {"int8", Algorithm::tree, 4},
+                        {"topk:ratio=0.01", Algorithm::automatic, 1024},
+                        {"powersgd:rank=4", Algorithm::automatic, 1024}}) {
+    SessionOptions options = with(c.codec);
+    options.plan.algorithm = c.form;
+    // Another form, or other chunks, are up to four times as much; ranks times their logarithm would be seven to ten.
+    const std::vector<double> of_two = costs(options, matrix(c.rows, 1024), 2);
+    for (const int ranks : {3, 16, 128, 1024}) {
+      const std::vector<double> now = costs(options, matrix(c.rows, 1024), ranks);
+      for (std::size_t i = 0; i < now.size(); ++i)
+        EXPECT_LE(now[i], 4.0 * (ranks - 1) * of_two[i])
+            << c.codec << ' ' << to_string(c.form) << ", figure " << i << ", " << ranks << " ranks";
+    }
   }
 }
 

@@ -204,6 +204,21 @@ TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
   }
 }
 
+TEST(ToolPlan, MemoryMessagesAndBytesAreThoseOfSessions) {
+  const auto rows = json_lines(tool("bench -n 3 --from 1M --to 1M --iterations 1 --codecs int8 --json"));
+  ASSERT_EQ(rows.size(), 2u);
+  const auto schemes = json_of(tool("plan --bytes 1M --across-gbit 1 --ranks 3 --per-node 1 --memory --json --codecs "
+                                    "exact int8"))
+                           .at(0)
+                           .at("schemes");
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(schemes.at(i).at("frame_bytes").get<double>(), rows[i].at("frame_bytes").get<double>());
+    EXPECT_EQ(schemes.at(i).at("messages").get<double>(), rows[i].at("messages").get<double>());
+    EXPECT_NEAR(schemes.at(i).at("rank_bytes").get<double>(), rows[i].at("wire_bytes").get<double>(), 2000);
+    EXPECT_GT(rows[i].at("frame_bytes").get<double>(), 1e5);
+  }
+}
+
 TEST(ToolPlan, NamesWhatIsMissingOrWrong) {
   const std::vector<std::pair<std::string, std::string>> calls = {
       {"plan", "--bytes"},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tightwire/core_session.hpp>
+#include <tightwire/simulation.hpp>
 
 #include "support/model.hpp"
 #include "support/ranks.hpp"
@@ -25,6 +26,7 @@ std::size_t encoded_bytes(std::size_t count, std::size_t bits, std::size_t block
 }
 
 struct Counted {
+  double planned_messages = 0;  ///< sent, as `tightwire plan` tells
   std::uint64_t planned = 0, sent = 0, received = 0, counted_sent = 0, counted_received = 0, messages = 0;
 };
 
@@ -44,6 +46,8 @@ std::vector<Counted> count(const Model& model, int ranks, const SessionOptions& 
     Counted& mine = counts[rank];
     for (BucketId id = 0; id < session->buckets(); ++id)
       mine.planned += session->bucket_plan(id).wire_bytes(transport->rank());
+    for (const BucketLoad& load : simulate(session->options(), session->parameters(), ranks, 1, transport->rank()))
+      mine.planned_messages += sent_by(load).messages;
     const std::uint64_t sent = counter.sent_bytes(), received = counter.received_bytes(), messages = counter.messages();
     Gradients gradients(model);
     gradients.fill_bell(rank);
@@ -67,13 +71,14 @@ std::vector<Counted> count(const Model& model, int ranks, const SessionOptions& 
 }
 
 TEST(Bytes, PlanStatisticsAndTransportAgree) {
-  for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot, Algorithm::automatic})
+  for (const Algorithm algorithm : {Algorithm::two_shot, Algorithm::one_shot, Algorithm::tree, Algorithm::automatic})
     for (const std::size_t share : {16u, 300u, 65536u})
       for (const int ranks : {1, 2, 3, 4, 7}) {
         SessionOptions options;
         options.plan = {.algorithm = algorithm, .share_elements = share};
         options.bucket_bytes = 9000;
-        std::uint64_t all_sent = 0, all_received = 0;
+        std::uint64_t all_sent = 0, all_received = 0, messages = 0;
+        double planned_messages = 0;
         for (const Counted& rank : count(mixed_model(), ranks, options)) {
           EXPECT_EQ(rank.sent, rank.planned);
           EXPECT_EQ(rank.received, rank.planned);
@@ -82,7 +87,10 @@ TEST(Bytes, PlanStatisticsAndTransportAgree) {
           EXPECT_EQ(rank.planned == 0, ranks == 1);
           all_sent += rank.sent;
           all_received += rank.received;
+          messages += rank.messages;  // sends and receives
+          planned_messages += rank.planned_messages;
         }
+        EXPECT_EQ(static_cast<double>(messages), 2 * planned_messages);
         EXPECT_EQ(all_sent, all_received);
       }
 }
@@ -123,6 +131,23 @@ TEST(Bytes, EmptySharesSendNothing) {
     EXPECT_EQ(rank.sent, rank.counted_sent);
   }
   EXPECT_EQ(owners, 2u);
+}
+
+TEST(Bytes, SmallParametersAreOneMessageToEachPeer) {
+  Model model;
+  for (int i = 0; i < 40; ++i)
+    model.push_back({"p" + std::to_string(i),
+                     {1 + i},
+                     i % 3 == 0 ? ElementType::bf16 : ElementType::f32,
+                     i % 2 == 0 ? Codec{} : Codec{Int8{}}});
+  for (const std::size_t ranks : {2u, 5u}) {
+    // A send and a receive.
+    for (const Counted& rank : count(model, static_cast<int>(ranks), {})) EXPECT_EQ(rank.messages, 2 * (ranks - 1));
+    SessionOptions apart;
+    apart.bucket_bytes = 1;
+    for (const Counted& rank : count(model, static_cast<int>(ranks), apart))
+      EXPECT_EQ(rank.messages, 40 * 2 * (ranks - 1));
+  }
 }
 
 TEST(Bytes, NothingForNoElements) {

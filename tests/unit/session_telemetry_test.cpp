@@ -251,6 +251,23 @@ TEST(Telemetry, WarnsOnceAboveTheShareAndNotBelow) {
   }
 }
 
+TEST(Telemetry, WarnsAboveThirtyPercentOfTwentyStepsUnlessToldOtherwise) {
+  EXPECT_EQ(TelemetryOptions{}.warn_share, 0.3);
+  std::mutex mutex;
+  std::vector<std::string> told;
+  TelemetryOptions options;
+  options.log = [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    told.push_back(line);
+  };
+  watch(2, options, 19, [](const Session&) {});
+  EXPECT_TRUE(told.empty());
+  watch(2, options, 60, [](const Session&) {});  // nothing but communication, three times twenty steps
+  ASSERT_EQ(told.size(), 2u);                    // once per rank
+  for (const std::string& line : told) EXPECT_TRUE(contains(line, "of the last 20 steps")) << line;
+  for (const std::string& line : told) EXPECT_TRUE(contains(line, "above 30 %")) << line;
+}
+
 TEST(Telemetry, OverlapIsWhatNobodyWaitedFor) {
   std::vector<double> overlaps;
   run_all(2, [&](const std::shared_ptr<Transport>& transport) {

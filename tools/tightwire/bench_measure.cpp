@@ -84,8 +84,10 @@ void examine(Subject& subject, std::span<float> buffer, const BenchOptions& opti
   row.error = figures.largest_seconds(std::isfinite(error) ? error : kNoNumber);
   row.error_bound = error_bound(subject.options.codec);
   row.wire_bytes = figures.largest(sent);
-  if (subject.options.codec.sparse() != nullptr) return;
+  row.frame_bytes = figures.largest(session.frame_bytes(0));
   const BucketLoad load = simulate(subject.options, session.parameters(), session.size(), 1, session.rank()).front();
+  row.messages = figures.largest(static_cast<std::uint64_t>(std::llround(sent_by(load).messages)));
+  if (subject.options.codec.sparse() != nullptr) return;
   // Of a ring the load is of the busiest rank, whichever that is.
   const BucketPlan& plan = session.bucket_plan(0);
   const auto planned = plan.algorithm == Algorithm::ring ? plan.wire_bytes(session.rank())

@@ -63,6 +63,8 @@ std::string as_json(const BenchRow& row) {
                                  {"algbw_gb_per_s", row.algorithm_gb_per_s},
                                  {"busbw_gb_per_s", row.bus_gb_per_s},
                                  {"wire_bytes", row.wire_bytes},
+                                 {"messages", row.messages},
+                                 {"frame_bytes", row.frame_bytes},
                                  {"ratio", row.ratio},
                                  {"speedup_over_exact", row.speedup},
                                  {"error", row.error},

@@ -48,6 +48,8 @@ struct BenchRow {
   double algorithm_gb_per_s = 0, bus_gb_per_s = 0;
   std::uint64_t wire_bytes = 0;
   std::uint64_t planned_bytes = 0;  ///< 0: depends on the gradients
+  std::uint64_t messages = 0;       ///< sent by the rank that sends most
+  std::uint64_t frame_bytes = 0;    ///< memory of the rank that has most
   double ratio = 0;
   double speedup = 0;
   double error = 0, error_bound = 0;

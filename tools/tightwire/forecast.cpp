@@ -28,9 +28,14 @@ Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOpt
 }  // namespace
 
 Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std::string>& codecs,
-                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs,
-                double compute_seconds) {
+                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds,
+                bool memory) {
   Advice advice;
+  const auto add = [&](const SessionOptions& with) {
+    Forecast one = forecast_one(parameters, with, cluster, costs, compute_seconds);
+    if (memory) one.frame_bytes = simulate_frame_bytes(with, parameters, cluster.ranks);
+    advice.forecasts.push_back(std::move(one));
+  };
   if (cluster.ranks % cluster.per_node != 0)
     throw Error(Errc::invalid_argument, std::to_string(cluster.ranks) + " ranks are no multiple of " +
                                             std::to_string(cluster.per_node) + " per node");
@@ -38,14 +43,14 @@ Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std:
   for (const std::string& spec : codecs) {
     SessionOptions with = options;
     with.codec = parse_codec(spec);
-    advice.forecasts.push_back(forecast_one(parameters, with, cluster, costs, compute_seconds));
+    add(with);
     if (!levels || with.codec.sparse() != nullptr || with.codec.low_rank() != nullptr) continue;
     with.hierarchy = Hierarchy::of_equal_nodes(cluster.ranks, cluster.per_node);
-    advice.forecasts.push_back(forecast_one(parameters, with, cluster, costs, compute_seconds));
+    add(with);
     with.hierarchy = {};
     with.plan.algorithm = Algorithm::ring;
     try {
-      advice.forecasts.push_back(forecast_one(parameters, with, cluster, costs, compute_seconds));
+      add(with);
     } catch (const Error& error) {
       if (error.code() != Errc::unsupported) throw;  // some of the model is below 16 bits
     }

@@ -14,10 +14,11 @@ struct Forecast {
   bool by_levels = false;  ///< inside nodes exact, across them with the codec
   bool ring = false;       ///< from rank to rank
   StepTime step;
-  double rank_bytes = 0;  ///< that a rank sends in a step
-  double node_bytes = 0;  ///< that its node's link carries, in one direction
-  double messages = 0;    ///< that a rank sends
-  int rounds = 0;         ///< of messages that wait for each other, of all buckets
+  double rank_bytes = 0;   ///< that a rank sends in a step
+  double node_bytes = 0;   ///< that its node's link carries, in one direction
+  double messages = 0;     ///< that a rank sends
+  int rounds = 0;          ///< of messages that wait for each other, of all buckets
+  double frame_bytes = 0;  ///< memory of a rank, if that was asked for
 };
 
 /// What the schemes cost on a cluster, and what follows.
@@ -29,8 +30,10 @@ struct Advice {
 };
 
 /// Predicts every codec, flat and where nodes have several ranks by levels. Throws Error(invalid_argument) for ranks
-/// that are no multiple of those per node, and what a Session throws of its options.
+/// that are no multiple of those per node, and what a Session throws of its options. With `memory`, which takes that of
+/// one bucket at a time, it tells how much that is.
 Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std::string>& codecs,
-                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds);
+                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds,
+                bool memory = false);
 
 }  // namespace tightwire::tool

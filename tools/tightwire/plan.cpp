@@ -31,6 +31,7 @@ struct PlanArguments {
   double across_gbit = 0, across_latency_us = -1, message_us = -1, overlap = -1;
   double inside_gbit = 0, inside_latency_us = -1, inside_message_us = -1, inside_overlap = -1;
   std::uint64_t bucket_bytes = SessionOptions{}.bucket_bytes;
+  bool memory = false;
   bool json = false;
 };
 
@@ -132,13 +133,13 @@ std::string advice_text(const Advice& advice) {
   return text.str();
 }
 
-void print_table(const Cluster& cluster, const Advice& advice) {
+void print_table(const Cluster& cluster, const Advice& advice, bool memory) {
   std::cout << '\n'
             << cluster.ranks << " ranks, " << cluster.per_node << " per node\n"
             << std::left << std::setw(26) << "scheme" << std::setw(11) << "form" << std::right << std::setw(12)
             << "comm ms" << std::setw(12) << "step ms" << std::setw(9) << "share" << std::setw(13) << "MB per rank"
             << std::setw(13) << "MB per node" << std::setw(11) << "messages" << std::setw(8) << "rounds"
-            << std::setw(10) << "vs exact" << '\n';
+            << std::setw(10) << "vs exact" << (memory ? "   MB frames" : "") << '\n';
   for (std::size_t i = 0; i < advice.forecasts.size(); ++i) {
     const Forecast& f = advice.forecasts[i];
     std::cout << std::left << std::setw(26) << f.codec << std::setw(11)
@@ -150,8 +151,9 @@ void print_table(const Cluster& cluster, const Advice& advice) {
               << 100 * f.step.communication_share() << " %" << std::setprecision(2) << std::setw(13)
               << 1e-6 * f.rank_bytes << std::setw(13) << 1e-6 * f.node_bytes << std::setprecision(0) << std::setw(11)
               << f.messages << std::setw(8) << f.rounds << std::setprecision(2) << std::setw(10)
-              << advice.forecasts[advice.exact].step.seconds / f.step.seconds << (i == advice.best ? "  *" : "")
-              << '\n';
+              << advice.forecasts[advice.exact].step.seconds / f.step.seconds;
+    if (memory) std::cout << std::setw(12) << 1e-6 * f.frame_bytes;
+    std::cout << (i == advice.best ? "  *" : "") << '\n';
   }
   std::cout << advice_text(advice) << '\n';
 }
@@ -160,7 +162,7 @@ nlohmann::ordered_json as_json(const Cluster& cluster, const Plan& plan, const A
   nlohmann::ordered_json json = {{"ranks", cluster.ranks}, {"per_node", cluster.per_node}};
   if (!plan.left_out.empty()) json["left_out"] = plan.left_out;
   if (plan.ranks_per_core > 1) json["calibrated_ranks_per_core"] = plan.ranks_per_core;
-  for (const Forecast& f : advice.forecasts)
+  for (const Forecast& f : advice.forecasts) {
     json["schemes"].push_back({{"codec", f.codec},
                                {"by_levels", f.by_levels},
                                {"ring", f.ring},
@@ -171,6 +173,8 @@ nlohmann::ordered_json as_json(const Cluster& cluster, const Plan& plan, const A
                                {"node_bytes", f.node_bytes},
                                {"messages", f.messages},
                                {"rounds", f.rounds}});
+    if (f.frame_bytes != 0) json["schemes"].back()["frame_bytes"] = f.frame_bytes;
+  }
   json["use"] = {{"codec", advice.forecasts[advice.best].codec},
                  {"by_levels", advice.forecasts[advice.best].by_levels},
                  {"ring", advice.forecasts[advice.best].ring},
@@ -227,9 +231,9 @@ int run_plan(const PlanArguments& arguments) {
       }
       any = true;
       const Cluster cluster{ranks, per_node, plan.inside, plan.across};
-      const Advice advice =
-          forecast(parameters, plan.codecs, options, cluster, plan.costs, 1e-3 * arguments.compute_ms);
-      arguments.json ? all.push_back(as_json(cluster, plan, advice)) : print_table(cluster, advice);
+      const Advice advice = forecast(parameters, plan.codecs, options, cluster, plan.costs, 1e-3 * arguments.compute_ms,
+                                     arguments.memory);
+      arguments.json ? all.push_back(as_json(cluster, plan, advice)) : print_table(cluster, advice, arguments.memory);
     }
   if (!any) {
     const auto list = [](const std::vector<int>& numbers) {
@@ -285,6 +289,8 @@ void add_options(CLI::App& plan, PlanArguments& arguments) {
   plan.add_option("--bucket-bytes", arguments.bucket_bytes, "SessionOptions::bucket_bytes")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
+  plan.add_flag("--memory", arguments.memory,
+                "Also what frames take of a rank's memory, which is taken here to see, a bucket at a time");
   plan.add_flag("--json", arguments.json, "As JSON");
 }
 

@@ -80,6 +80,7 @@ class BlockReduction final : public Reduction {
 
   bool finished() const override { return finished_chunks_ == plan_.chunks.size(); }
   const Statistics& statistics() const override { return statistics_; }
+  std::size_t frame_bytes() const override { return memory_.size(); }
 
   bool wants_wire() const override { return everywhere_ && next_ < allowed_; }
   void hold(bool held) override { held_ = held; }

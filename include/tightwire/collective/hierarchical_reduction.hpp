@@ -91,6 +91,11 @@ class HierarchicalReduction final : public Reduction {
   }
   bool finished() const override { return finished_; }
   const Statistics& statistics() const override { return statistics_; }
+  std::size_t frame_bytes() const override {
+    std::size_t bytes = scatter_.reduction->frame_bytes() + gather_.reduction->frame_bytes();
+    for (const Stage& rail : rails_) bytes += rail.reduction->frame_bytes();
+    return bytes;
+  }
   /// Sums of other nodes have come, which all of their ranks went into.
   bool wants_wire() const override {
     return scatter_.reduction->wants_wire() &&

@@ -85,6 +85,12 @@ class BasicLowRankReduction final : public Reduction {
   }
   bool finished() const override { return stage_ == Stage::finished; }
   const Statistics& statistics() const override { return statistics_; }
+  std::size_t frame_bytes() const override {
+    std::size_t bytes = whole_ ? whole_->frame_bytes() : 0;
+    for (const auto& sides : reductions_)
+      for (const auto& reduction : sides) bytes += reduction->frame_bytes();
+    return bytes;
+  }
   bool wants_wire() const override {
     return (stage_ == Stage::whole || stage_ == Stage::factors) && current_->wants_wire();
   }

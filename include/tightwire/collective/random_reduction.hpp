@@ -68,6 +68,7 @@ class RandomReduction final : public Reduction {
   const Statistics& statistics() const override { return statistics_; }
   std::string waiting_for() const override { return inner_.waiting_for(); }
   bool wants_wire() const override { return stage_ == Stage::reducing && inner_.wants_wire(); }
+  std::size_t frame_bytes() const override { return inner_.frame_bytes(); }
   void hold(bool held) override { inner_.hold(held); }
 
   bool advance() override {

@@ -78,6 +78,8 @@ class Reduction {
   virtual bool wants_wire() const { return false; }
   /// While held, it begins no further chunks, and goes on with those under way.
   virtual void hold(bool /*held*/) {}
+  /// Memory for frames, in bytes.
+  virtual std::size_t frame_bytes() const { return 0; }
   /// Columns of the factors of the last use; 0 where there are none.
   virtual std::size_t factor_rank() const { return 0; }
   /// Keeps, or forgets, what the uses since the last call have changed of its own.

@@ -99,6 +99,7 @@ class RingReduction final : public Reduction {
   }
   bool finished() const override { return up_.sent == plan_.chunks.size() && down_.sent == plan_.chunks.size(); }
   const Statistics& statistics() const override { return statistics_; }
+  std::size_t frame_bytes() const override { return memory_.size(); }
 
   bool wants_wire() const override { return everywhere_ && up_.done < plan_.chunks.size(); }
   void hold(bool held) override { held_ = held; }

@@ -67,6 +67,7 @@ class SparseReduction final : public Reduction {
 
   bool finished() const override { return stage_ == Stage::finished; }
   const Statistics& statistics() const override { return statistics_; }
+  std::size_t frame_bytes() const override { return memory_.size(); }
 
   bool advance() override {
     if (stage_ == Stage::finished) return false;
