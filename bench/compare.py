@@ -142,19 +142,31 @@ def kind(row: dict[str, object]) -> str:
     return "auto" if str(row["codec"]).startswith("auto") else str(row["codec"])
 
 
+def size_text(size: int) -> str:
+    return f"{size} B" if size < 1 << 10 else f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
+
+
+def spreads(rows: list[dict[str, object]]) -> list[float]:
+    """Distances of the quartiles, by the medians, in order."""
+    return sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
+
+
 def table(rows: list[dict[str, object]]) -> str:
-    """Per link and size: ms of everyone, and what auto costs beside the best that loses nothing."""
+    """Per link and size: ms of everyone, what auto costs beside the best that loses nothing and beside bf16, and how far apart quartiles
+    are, by the median, of the row's middle figure."""
     columns = list(dict.fromkeys(kind(row) for row in rows))
-    lines = ["| link | fp32 | " + " | ".join(columns) + " | auto / best of exact and peers |",
-             "|---" * (len(columns) + 3) + "|"]
+    lines = ["| link | fp32 | " + " | ".join(columns) + " | auto / best of exact and peers | auto / bf16 | quartiles apart |",
+             "|---" * (len(columns) + 5) + "|"]
     for link in dict.fromkeys(str(row["link"]) for row in rows):
         for size in dict.fromkeys(row["bytes"] for row in rows if row["link"] == link):
             here = {kind(row): row for row in rows if row["link"] == link and row["bytes"] == size}
             cells = [f"{1e3 * here[c]['seconds']:.3g}" if c in here else "-" for c in columns]
             plain = [here[c]["seconds"] for c in here if c == "exact" or "fp32" in c]
             harm = f"{here['auto']['seconds'] / min(plain):.2f}" if "auto" in here and plain else "-"
-            size_text = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
-            lines.append(f"| {name_of(link)} | {size_text} | " + " | ".join(cells) + f" | {harm} |")
+            beside_bf16 = f"{here['auto']['seconds'] / here['bf16']['seconds']:.2f}" if "auto" in here and "bf16" in here else "-"
+            apart = spreads(list(here.values()))
+            middle = f"{100 * apart[len(apart) // 2]:.0f} %" if apart else "-"
+            lines.append(f"| {name_of(link)} | {size_text(size)} | " + " | ".join(cells) + f" | {harm} | {beside_bf16} | {middle} |")
     return "\n".join(lines)
 
 
@@ -191,7 +203,7 @@ BY_HAND = "## Aims, and what falls short"  # what follows in docs/benchmarks.md 
 
 
 def page(facts: dict[str, object], rows: list[dict[str, object]], told: dict[str, Any], names: list[str], before: str) -> str:
-    spread = sorted((row["high_seconds"] - row["low_seconds"]) / row["seconds"] for row in rows if "high_seconds" in row)
+    spread = spreads(rows)
     beside = max((row["foreign_load"] for row in rows if "foreign_load" in row), default=0.0)
     versions = ", ".join(version if version.startswith(name) else f"{name} {version}" for name, version in facts["versions"].items())
     return (
@@ -213,7 +225,7 @@ def main() -> None:
     parser.add_argument("--bin", default=str(ROOT / "build/release/bin"), help="folder of tightwire and all_reduce_bench")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--links", nargs="+", default=["memory", "loopback", "10000", "1000", "100"], help="Mbit/s, or these two")
-    parser.add_argument("--sizes", nargs="+", default=["4K", "64K", "1M", "4M", "16M", "64M", "256M"])
+    parser.add_argument("--sizes", nargs="+", default=["8", "512", "4K", "64K", "1M", "4M", "16M", "64M", "256M"])
     parser.add_argument("--codecs", nargs="+", default=CODECS)
     parser.add_argument("--iterations", type=int, default=7)
     parser.add_argument("--longest", type=float, default=2, help="seconds; sizes that take a link longer in fp32 are left out")

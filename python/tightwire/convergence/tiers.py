@@ -129,10 +129,18 @@ class Tier:
 LATE = "an element waits for ten steps in the mean, which the learning rate of a short training does not bear"
 MASKED = "masking takes momentum from elements that are sent often, so that at this ratio the learning rate must be twice as high"
 LATE_FOR_THE_RATE = "what rank 4 brings late is too much for the learning rate of 0.5: at a quarter of that, or with rank 8, it is as good"
+FEW_FOR_ADAMW = "too few for AdamW over 1,000 steps: 10 % are as good"
+LOW_FOR_ADAMW = "too little for AdamW over 1,000 steps: rank 8 is as good"
 LIMITS = {
     **{(task, "randomk:ratio=0.1"): LATE for task in TASKS},
     ("least-squares", CORRECTED.name): MASKED,
     ("quadratic", "powersgd:rank=4"): LATE_FOR_THE_RATE,
+}
+
+FULL_LIMITS = {
+    ("transformer", "powersgd:rank=4"): LOW_FOR_ADAMW,
+    ("transformer", TOP_K.name): FEW_FOR_ADAMW,
+    ("transformer", TOP_K_1.name): FEW_FOR_ADAMW,
 }
 
 # The full tier sees a codec that ruins one training in seven, of what is recommended. Eight seeds for the others, and for a repetition of a
@@ -144,7 +152,8 @@ TIERS = {
     "full": Tier(tuple(TASKS), (*SCHEMES, *MORE_SCHEMES, TOP_K, CORRECTED, TOP_K_10, TOP_K_1, CORRECTED_1), POSITIVE + NEGATIVE, 20, other_seeds=8,
                  repetitions=20, control_seeds=8,
                  options={"fashion": ("--steps", "500"), "transformer": ("--steps", "1000"), "embedding": ("--steps", "1000"),
-                          "least-squares": ("--steps", "2000"), "logistic": ("--steps", "2000"), "quadratic": ("--steps", "2000")}),
+                          "least-squares": ("--steps", "2000"), "logistic": ("--steps", "2000"), "quadratic": ("--steps", "2000")},
+                 limits=FULL_LIMITS),
 }
 RANKS = "4"  # of a training whose options do not say
 LIMIT = 3600  # seconds for a training: the longest take half a minute on a core that is free
