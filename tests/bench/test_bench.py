@@ -110,6 +110,24 @@ class Compare(unittest.TestCase):
         self.assertEqual(compare.draw_all(self.folder / "plots", rows, {}, {}), ["time-100.png", "time-1000.png"])
 
 
+class CostByRanks(unittest.TestCase):
+    def test_measures_then_plans(self):
+        import cost_by_ranks
+
+        def run(command):
+            if "bench" in command:
+                return json.dumps({"ranks_per_core": int(command[3]), "codec": "int8", "seconds": 0.002, "messages": 6, "wire_bytes": 2e6,
+                                   "frame_bytes": 3e6}) + "\n"
+            return json.dumps([{"ranks": 64, "schemes": [{"codec": "int8", "messages": 1126, "rank_bytes": 4e6, "frame_bytes": 5e6}]}])
+
+        argv = ["cost_by_ranks.py", "--codecs", "int8", "--ranks", "1", "2", "--beyond", "64"]
+        with unittest.mock.patch.object(cost_by_ranks, "run", run), unittest.mock.patch.object(sys, "argv", argv), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            cost_by_ranks.main()
+        self.assertEqual(out.getvalue().splitlines()[2:], ["| 1 | int8 | 2.00 | 6 | 2.00 | 3.0 |", "| 2 | int8 | 2.00, 2 to a core | 6 | 2.00 | 3.0 |",
+                                                           "| 64 | int8 |  | 1,126 | 4.00 | 5.0 |"])
+
+
 class Peers(unittest.TestCase):
     def test_gloo_is_measured_as_ours(self):
         import gloo_all_reduce as gloo

@@ -28,13 +28,12 @@ Forecast forecast_one(const std::vector<Parameter>& parameters, const SessionOpt
 }  // namespace
 
 Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std::string>& codecs,
-                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds,
-                bool memory) {
+                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs,
+                double compute_seconds) {
   Advice advice;
   const auto add = [&](const SessionOptions& with) {
-    Forecast one = forecast_one(parameters, with, cluster, costs, compute_seconds);
-    if (memory) one.frame_bytes = simulate_frame_bytes(with, parameters, cluster.ranks);
-    advice.forecasts.push_back(std::move(one));
+    advice.forecasts.push_back(forecast_one(parameters, with, cluster, costs, compute_seconds));
+    advice.forecasts.back().options = with;
   };
   if (cluster.ranks % cluster.per_node != 0)
     throw Error(Errc::invalid_argument, std::to_string(cluster.ranks) + " ranks are no multiple of " +
@@ -66,6 +65,10 @@ Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std:
   advice.compress = seconds(advice.best) < kWorthIt * seconds(advice.exact);
   if (!advice.compress) advice.best = advice.exact;
   return advice;
+}
+
+void add_memory(Advice& advice, const std::vector<Parameter>& parameters, int ranks) {
+  for (Forecast& of : advice.forecasts) of.frame_bytes = simulate_frame_bytes(of.options, parameters, ranks);
 }
 
 }  // namespace tightwire::tool

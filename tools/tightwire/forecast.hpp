@@ -18,7 +18,8 @@ struct Forecast {
   double node_bytes = 0;   ///< that its node's link carries, in one direction
   double messages = 0;     ///< that a rank sends
   int rounds = 0;          ///< of messages that wait for each other, of all buckets
-  double frame_bytes = 0;  ///< memory of a rank, if that was asked for
+  double frame_bytes = 0;  ///< memory of a rank, see add_memory
+  SessionOptions options = {};
 };
 
 /// What the schemes cost on a cluster, and what follows.
@@ -30,10 +31,11 @@ struct Advice {
 };
 
 /// Predicts every codec, flat and where nodes have several ranks by levels. Throws Error(invalid_argument) for ranks
-/// that are no multiple of those per node, and what a Session throws of its options. With `memory`, which takes that of
-/// one bucket at a time, it tells how much that is.
+/// that are no multiple of those per node, and what a Session throws of its options.
 Advice forecast(const std::vector<Parameter>& parameters, const std::vector<std::string>& codecs,
-                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds,
-                bool memory = false);
+                const SessionOptions& options, const Cluster& cluster, const CodecCosts& costs, double compute_seconds);
+
+/// Tells what frames take of a rank's memory: takes it, for a bucket at a time.
+void add_memory(Advice& advice, const std::vector<Parameter>& parameters, int ranks);
 
 }  // namespace tightwire::tool

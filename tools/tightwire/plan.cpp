@@ -231,8 +231,8 @@ int run_plan(const PlanArguments& arguments) {
       }
       any = true;
       const Cluster cluster{ranks, per_node, plan.inside, plan.across};
-      const Advice advice = forecast(parameters, plan.codecs, options, cluster, plan.costs, 1e-3 * arguments.compute_ms,
-                                     arguments.memory);
+      Advice advice = forecast(parameters, plan.codecs, options, cluster, plan.costs, 1e-3 * arguments.compute_ms);
+      if (arguments.memory) add_memory(advice, parameters, ranks);
       arguments.json ? all.push_back(as_json(cluster, plan, advice)) : print_table(cluster, advice, arguments.memory);
     }
   if (!any) {
