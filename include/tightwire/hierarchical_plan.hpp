@@ -65,7 +65,11 @@ struct HierarchicalPlan {
   // Inside a node: every run of the bucket, a share of each chunk per place.
   std::vector<Run> runs;
   std::vector<PlannedParameter> inside;
-  BucketPlan scatter, gather;
+  BucketPlan scatter;
+  /// The way back. Where the stages inside lose nothing, results are passed on as the bytes that they came in from
+  /// across, if these are fewer: `back` is encoded as across then, and chunks are those of the sum across.
+  BucketPlan gather;
+  std::vector<PlannedParameter> back;
   // Across nodes: the parts that this rank sums.
   std::vector<Rail> rails;
   std::size_t group = 1;
@@ -100,7 +104,7 @@ class HierarchicalPlanning {
       rail.sum.ranks = static_cast<int>(nodes.nodes());
       rail.sum.owned.resize(nodes.nodes(), 0);
     }
-    runs_before_.resize(plan_.rails.size());
+    of_parts_.resize(parts_.size());
   }
 
   HierarchicalPlan make(const PlanOptions& options) {
@@ -125,26 +129,30 @@ class HierarchicalPlanning {
       add_chunk(line, begin, end);
       begin = end;
     }
-    plan_.gather = plan_.scatter;
-    plan_.gather.operation = Operation::all_gather;
-    for (std::size_t rail = 0; rail < plan_.rails.size(); ++rail) finish(plan_.rails[rail], runs_before_[rail]);
+    for (PartRuns& part : of_parts_) part.before.push_back(part.runs.size());
+    for (Rail& rail : plan_.rails) finish(rail);
+    plan_return();
     return std::move(plan_);
   }
 
  private:
+  /// The runs of a part, and how many of them come before each chunk.
+  struct PartRuns {
+    std::vector<std::size_t> runs, before;
+  };
+
   void add_chunk(const ElementLine& line, std::size_t begin, std::size_t end) {
     Chunk& chunk = plan_.scatter.chunks.emplace_back();
     chunk.shares.resize(static_cast<std::size_t>(plan_.scatter.ranks));
-    std::size_t from = begin, unused = 0, next = 0;
-    for (std::size_t i = 0; i < plan_.rails.size(); ++i) runs_before_[i].push_back(plan_.rails[i].own_runs.size());
+    std::size_t from = begin, unused = 0;
     for (std::size_t p = 0; p < parts_.size(); ++p) {
+      of_parts_[p].before.push_back(of_parts_[p].runs.size());
       const std::size_t cut = begin + (end - begin) * parts_[p].numerator / parts_[p].denominator;
       const std::size_t to = p + 1 == parts_.size() ? end : std::clamp(line.cut(cut), from, end);
-      Rail* const own = next < plan_.rails.size() && plan_.rails[next].part == p ? &plan_.rails[next++] : nullptr;
       Share& share = chunk.shares[parts_[p].places[node_]];
       for (const Slice& slice : line.share(from, to, unused).slices) {
         const PlannedParameter& whole = parameters_[slice.parameter];
-        if (own != nullptr) own->own_runs.push_back(plan_.runs.size());
+        of_parts_[p].runs.push_back(plan_.runs.size());
         share.slices.push_back({plan_.runs.size(), 0, slice.count, share.payload_bytes, 0});
         share.payload_bytes += inside_->wire_bytes(slice.count);
         plan_.encoded_inside += inside_->wire_bytes(slice.count);
@@ -155,36 +163,86 @@ class HierarchicalPlanning {
     }
   }
 
-  /// Plans the sum of a part, of which there are so many runs before each chunk.
-  void finish(Rail& rail, std::vector<std::size_t>& before) {
+  /// A run as it is encoded across.
+  PlannedParameter across(std::size_t run) const {
+    const PlannedParameter& of_inside = plan_.inside[run];
+    PlannedParameter planned = parameters_[plan_.runs[run].parameter];
+    planned.count = of_inside.count;
+    planned.first = of_inside.first;
+    return planned;
+  }
+
+  /// The runs of a part in the chunk of a sum across that begins with this one.
+  std::span<const std::size_t> runs_of(std::size_t part, std::size_t chunk) const {
+    const PartRuns& of = of_parts_[part];
+    const std::size_t first = of.before[chunk], last = of.before[std::min(chunk + plan_.group, of.before.size() - 1)];
+    return std::span(of.runs).subspan(first, last - first);
+  }
+
+  /// Plans the sum of a part.
+  void finish(Rail& rail) {
     rail.owner_at = plan_.owned;
+    rail.own_runs = of_parts_[rail.part].runs;
     for (const std::size_t run : rail.own_runs) {
-      const PlannedParameter& of_inside = plan_.inside[run];
-      PlannedParameter planned = parameters_[plan_.runs[run].parameter];
-      planned.count = of_inside.count;
-      planned.first = of_inside.first;
+      PlannedParameter planned = across(run);
       if (!planned.coder->lossless(planned.type)) plan_.across_elements += planned.count;
       if (!inside_->lossless(planned.type)) plan_.inside_elements += planned.count;
       rail.sum.element_bytes += planned.count * element_bytes(planned.type);
       rail.across.push_back(std::move(planned));
     }
-    before.push_back(rail.own_runs.size());
-    for (std::size_t chunk = 0; chunk + 1 < before.size(); chunk += plan_.group) {
-      const std::size_t first = before[chunk], last = before[std::min(chunk + plan_.group, before.size() - 1)];
-      add_sum(rail, first, std::span(rail.across).subspan(first, last - first));
+    std::size_t first = 0;
+    for (std::size_t chunk = 0; chunk < plan_.scatter.chunks.size(); chunk += plan_.group) {
+      const std::size_t runs = runs_of(rail.part, chunk).size();
+      rail.sum.chunks.push_back({shares_across(std::span(rail.across).subspan(first, runs), rail.sum.owned)});
+      for (Share& share : rail.sum.chunks.back().shares)
+        for (Slice& slice : share.slices) slice.parameter += first;
+      first += runs;
     }
     plan_.owned += rail.sum.owned[node_];
   }
-  static void add_sum(Rail& rail, std::size_t first, std::span<const PlannedParameter> runs) {
+
+  /// By node, its share of the sum of these runs.
+  static std::vector<Share> shares_across(std::span<const PlannedParameter> runs, std::vector<std::size_t>& owned) {
     const ElementLine line(runs);
-    Chunk& chunk = rail.sum.chunks.emplace_back();
+    std::vector<Share> shares;
     std::size_t from = 0;
-    const std::size_t nodes = rail.members.size();
-    for (std::size_t node = 0; node < nodes; ++node) {
-      const std::size_t to = std::max(from, line.cut(line.size() * (node + 1) / nodes));
-      Share& share = chunk.shares.emplace_back(line.share(from, to, rail.sum.owned[node]));
-      for (Slice& slice : share.slices) slice.parameter += first;
+    for (std::size_t node = 0; node < owned.size(); ++node) {
+      const std::size_t to = std::max(from, line.cut(line.size() * (node + 1) / owned.size()));
+      shares.push_back(line.share(from, to, owned[node]));
       from = to;
+    }
+    return shares;
+  }
+
+  void plan_return() {
+    const bool lossless = std::all_of(plan_.inside.begin(), plan_.inside.end(),
+                                      [](const PlannedParameter& run) { return run.coder->lossless(run.type); });
+    plan_.gather = plan_.scatter;
+    plan_.gather.operation = Operation::all_gather;
+    plan_.gather.passes_on = lossless && plan_.encoded_across < plan_.encoded_inside;
+    if (!plan_.gather.passes_on) {
+      plan_.back = plan_.inside;
+      return;
+    }
+    for (std::size_t run = 0; run < plan_.runs.size(); ++run) plan_.back.push_back(across(run));
+    plan_.gather.chunks.clear();
+    for (std::size_t chunk = 0; chunk < plan_.scatter.chunks.size(); chunk += plan_.group) {
+      Chunk& passed = plan_.gather.chunks.emplace_back();
+      passed.shares.resize(static_cast<std::size_t>(plan_.gather.ranks));
+      for (std::size_t p = 0; p < parts_.size(); ++p) pass_on(p, chunk, passed.shares[parts_[p].places[node_]]);
+    }
+  }
+  /// Adds to a share of the way back what the sum of a part is encoded in, in the order of its owners.
+  void pass_on(std::size_t part, std::size_t chunk, Share& share) const {
+    const std::span<const std::size_t> runs = runs_of(part, chunk);
+    std::vector<PlannedParameter> planned;
+    for (const std::size_t run : runs) planned.push_back(plan_.back[run]);
+    std::vector<std::size_t> owned(plan_.nodes.nodes(), 0);
+    for (const Share& result : shares_across(planned, owned)) {
+      for (const Slice& slice : result.slices)
+        share.slices.push_back(
+            {runs[slice.parameter], slice.begin, slice.count, share.payload_bytes + slice.wire_at, 0});
+      share.payload_bytes += result.payload_bytes;
     }
   }
 
@@ -193,7 +251,7 @@ class HierarchicalPlanning {
   std::size_t node_;
   std::vector<Part> parts_;
   HierarchicalPlan plan_;
-  std::vector<std::vector<std::size_t>> runs_before_;  ///< by rail and chunk
+  std::vector<PartRuns> of_parts_;
 };
 
 }  // namespace detail

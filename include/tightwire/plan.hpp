@@ -94,6 +94,7 @@ struct BucketPlan {
   std::vector<Chunk> chunks;
   std::size_t element_bytes = 0;   ///< the gradients themselves
   std::vector<std::size_t> owned;  ///< elements of owner residual per rank
+  bool passes_on = false;          ///< all_gather: of what is in place already, and encoded
 
   /// Bytes of all frames that a rank sends per reduction; it receives as many, but of ring.
   ///

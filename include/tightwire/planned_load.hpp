@@ -75,7 +75,7 @@ inline void add_blocks(Stage& stage, const BucketPlan& plan, std::span<const Pla
       for (const Slice& slice : share.slices) {
         CodecWork& work = stage.work_of(parameters[slice.parameter].coder->spec());
         const double bytes = 4.0 * static_cast<double>(slice.count);
-        if (one_shot || (own != plan.contributes())) work.encoded += bytes;
+        if (!plan.passes_on && (one_shot || (own != plan.contributes()))) work.encoded += bytes;
         if (own && plan.contributes()) {
           // Of one_shot all contributions come encoded, ours too, and the sum is not.
           const double in_sums = one_shot ? 0 : plan.operation == Operation::all_reduce ? 2 : 1;
@@ -83,8 +83,11 @@ inline void add_blocks(Stage& stage, const BucketPlan& plan, std::span<const Pla
           work.encoded += in_sums * bytes;
           work.encoded_in_sums += in_sums * bytes;
         }
-        // What we gathered of ourselves is what its bytes say.
-        if (!plan.contributes() || (!own && plan.operation == Operation::all_reduce)) work.decoded += bytes;
+        // What we gathered of ourselves is what its bytes say, where they say anything else.
+        const PlannedParameter& parameter = parameters[slice.parameter];
+        const bool in_place = own && (plan.passes_on || parameter.coder->lossless(parameter.type));
+        if ((!plan.contributes() && !in_place) || (!own && plan.operation == Operation::all_reduce))
+          work.decoded += bytes;
       }
     }
   stage.rounds = std::max(stage.rounds, one_shot || !plan.contributes() ? 1 : 2);
@@ -148,7 +151,7 @@ inline BucketLoad load_of(const Bucket& bucket, int rank, int per_node) {
     Stage& whole = stage();
     detail::add_blocks(whole, plan.scatter, plan.inside, static_cast<int>(place), local);
     for (const Rail& rail : plan.rails) detail::add_blocks(whole, rail.sum, rail.across, static_cast<int>(node), 1);
-    detail::add_blocks(whole, plan.gather, plan.inside, static_cast<int>(place), local);
+    detail::add_blocks(whole, plan.gather, plan.back, static_cast<int>(place), local);
     whole.rounds = 5;
     whole.chunks = static_cast<double>(plan.rails.front().sum.chunks.size());
     return load;

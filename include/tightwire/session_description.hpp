@@ -58,7 +58,8 @@ inline std::string describe(const Bucket& bucket) {
     part("over " + std::to_string(plan.nodes.nodes()) + " nodes of " + plan.nodes.sizes() + ", " +
          std::to_string(plan.scatter.chunks.size()) + " chunks, summed " + std::to_string(plan.group) +
          " at once across, encoded in " + std::to_string(plan.encoded_inside) + " bytes inside, " +
-         std::to_string(plan.encoded_across) + " across");
+         std::to_string(plan.encoded_across) + " across, " + (plan.gather.passes_on ? "passed on" : "gathered") +
+         " inside");
   else if (!bucket.planned.empty())
     part(describe(bucket.plan));
   if (!bucket.planned_sparse.empty())

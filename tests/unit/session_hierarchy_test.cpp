@@ -92,6 +92,44 @@ TEST(Hierarchy, SumsInTheOrderOfNodes) {
   expect_sums({1, 0, 1, 0, 1}, {{0, 2, 4}, {1, 3}});
 }
 
+/// Whatever way the bytes take inside: as if each node were a rank that has the sum of its ranks.
+TEST(Hierarchy, ResultsAreThoseOfNodesThatEncodeTheirSums) {
+  for (const char* codec : {"int8", "hadamard:64+int4:block=64", "sign", "bf16"})
+    for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 1, 1, 0}}) {
+      const Model model = fp32_model(codec);
+      SessionOptions options = over({});
+      options.average = false;
+      options.plan.algorithm = Algorithm::two_shot;
+      const auto filled = [&](int rank) {
+        Gradients gradients(model);
+        gradients.fill_bell(static_cast<std::uint64_t>(rank) + 1);
+        return gradients;
+      };
+      std::vector<std::byte> expected;
+      run_all(2, [&](const std::shared_ptr<Transport>& transport) {
+        Gradients sum(model);
+        bool first = true;
+        for (std::size_t rank = 0; rank < layout.size(); ++rank) {
+          if (layout[rank] != transport->rank()) continue;
+          const Gradients one = filled(static_cast<int>(rank));
+          for (std::size_t p = 0; p < model.size(); ++p)
+            for (std::size_t i = 0; i < model[p].count(); ++i)
+              sum.set(p, i, first ? one.get(p, i) : sum.get(p, i) + one.get(p, i));
+          first = false;
+        }
+        sealed_session(transport, model, options)->all_reduce(sum.pointers());
+        if (transport->rank() == 0) expected = sum.bytes();
+      });
+      run_all(static_cast<int>(layout.size()), [&](const std::shared_ptr<Transport>& transport) {
+        SessionOptions with = options;
+        with.hierarchy = nodes(layout);
+        Gradients own = filled(transport->rank());
+        sealed_session(transport, model, with)->all_reduce(own.pointers());
+        EXPECT_TRUE(own.bytes() == expected) << codec << ", " << layout.size() << " ranks, rank " << transport->rank();
+      });
+    }
+}
+
 /// Nodes cut a chunk evenly, each into as many shares as it has ranks; parts are what lies between all these cuts.
 TEST(Hierarchy, PartsLieBetweenTheCutsOfAllNodes) {
   const std::vector<Part> parts = parts_of(nodes_of(nodes({0, 0, 0, 1, 1, 2}), 6));
@@ -174,7 +212,8 @@ void after_a_step(const Hierarchy& hierarchy, std::int64_t rows, const F& f) {
 TEST(Hierarchy, BytesAcrossAreThoseOfOneRankPerNode) {
   after_a_step(nodes({0, 0, 1, 1}), 64, [](int, const StepStatistics& step) {
     const std::size_t header = sizeof(FrameHeader);
-    const std::size_t inside = (header + 2048 * 4 + header) + (header + 2048 * 4);
+    // Back inside goes what came from across, as it is encoded there.
+    const std::size_t inside = (header + 2048 * 4 + header) + (header + 2 * HostCoder<Int8>().wire_bytes(1024));
     const std::size_t across = 2 * (header + HostCoder<Int8>().wire_bytes(1024));
     EXPECT_EQ(step.sent_bytes, inside + across);
     EXPECT_EQ(step.received_bytes, inside + across);
@@ -190,7 +229,8 @@ TEST(Hierarchy, BytesAcrossAreThoseOfOneRankPerNode) {
 TEST(Hierarchy, BytesAcrossAreTheSameForUnequalNodes) {
   after_a_step(nodes({0, 0, 0, 1}), 96, [](int rank, const StepStatistics& step) {
     const std::size_t header = sizeof(FrameHeader);
-    const std::size_t inside = 2 * ((header + 2048 * 4) + header + (header + 2048 * 4));
+    const std::size_t inside =
+        2 * ((header + 2048 * 4) + header + (header + 2 * HostCoder<Int8>().wire_bytes(1024)));
     const std::size_t part = 2 * (header + HostCoder<Int8>().wire_bytes(1024));
     EXPECT_EQ(step.sent_bytes, rank == 3 ? 3 * part : inside + part);
     EXPECT_EQ(step.received_bytes, step.sent_bytes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tightwire/collective/cache_choice.hpp>
+#include <tightwire/collective/kept_results.hpp>
 #include <tightwire/collective/reduction.hpp>
 #include <tightwire/frame.hpp>
 #include <tightwire/plan.hpp>
@@ -68,7 +69,13 @@ class BlockReduction final : public Reduction {
   BlockReduction& operator=(const BlockReduction&) = delete;
   ~BlockReduction() override { transport_.detach(memory_.pages()); }
 
+  /// Of an all-reduce in two shots: leaves the payloads of results there, until the next use.
+  void keep_results(KeptResults& kept) { kept_ = &kept; }
+  /// Of an all_gather whose plan passes on: what to pass on, one after the other. Chunks have the same numbers.
+  void pass_on(std::vector<const KeptResults*> kept) { passed_on_ = std::move(kept); }
+
   void begin(const ReductionInput& input) override {
+    if (kept_ != nullptr) kept_->clear();
     input_ = input;
     nonfinite_ = input.nonfinite;
     next_ = 0;
@@ -320,6 +327,7 @@ class BlockReduction final : public Reduction {
       statistics_.nonfinite += nonfinite;
       frame::seal(transport_, result_out(slot),
                   header(slot, FrameKind::result, me_, result_payload_bytes(mine), nonfinite));
+      if (kept_ != nullptr) kept_->keep(slot.chunk, me_, payload(result_out(slot)), nonfinite);
     }
     send_result(slot, mine);
   }
@@ -333,15 +341,34 @@ class BlockReduction final : public Reduction {
     }
   }
 
-  /// all_gather, broadcast: our share to everyone, and to ourselves as its bytes say.
+  /// all_gather, broadcast: our share to everyone, and to ourselves as its bytes say, where they say anything else.
   void publish(Slot& slot) {
     slot.state = State::gathering;
     const Share& mine = share(slot, me_);
     if (mine.payload_bytes == 0) return;
+    if (plan_.passes_on) {
+      copy_results(slot, mine);
+      send_result(slot, mine);
+      return;
+    }
     statistics_.nonfinite += encode(slot, mine, result_out(slot), FrameKind::result);
     send_result(slot, mine);
     const detail::Work work(statistics_.decode_seconds);
-    decode(mine, payload(result_out(slot)));
+    for (const Slice& slice : mine.slices)
+      if (const PlannedParameter& p = parameters_[slice.parameter]; !p.coder->lossless(p.type))
+        decode(slice, payload(result_out(slot)));
+  }
+  void copy_results(const Slot& slot, const Share& mine) {
+    const detail::Work work(statistics_.encode_seconds);
+    std::byte* at = payload(result_out(slot));
+    std::uint64_t nonfinite = 0;
+    for (const KeptResults* kept : passed_on_) {
+      const std::span<const std::byte> results = kept->chunk(slot.chunk);
+      std::memcpy(at, results.data(), results.size());
+      at += results.size();
+      nonfinite += kept->nonfinite(slot.chunk);
+    }
+    frame::seal(transport_, result_out(slot), header(slot, FrameKind::result, me_, mine.payload_bytes, nonfinite));
   }
 
   void decode(Slot& slot) {
@@ -349,18 +376,20 @@ class BlockReduction final : public Reduction {
     for (std::size_t owner = 0; owner < ranks_; ++owner) {
       const Share& its = share(slot, owner);
       if (owner == me_ || its.payload_bytes == 0) continue;
-      statistics_.nonfinite += check(slot, FrameKind::result, owner, slot.result_of[owner], result_payload_bytes(its));
-      if (plan_.operation != Operation::reduce_scatter) decode(its, payload(slot.result_of[owner]));
+      const std::byte* const frame = slot.result_of[owner];
+      const std::uint64_t nonfinite = check(slot, FrameKind::result, owner, frame, result_payload_bytes(its));
+      statistics_.nonfinite += nonfinite;
+      if (kept_ != nullptr) kept_->keep(slot.chunk, owner, payload(frame), nonfinite);
+      if (plan_.operation == Operation::reduce_scatter) continue;
+      for (const Slice& slice : its.slices) decode(slice, payload(frame));
     }
   }
-  void decode(const Share& share, const std::byte* from) {
-    for (const Slice& slice : share.slices) {
-      const PlannedParameter& parameter = parameters_[slice.parameter];
-      parameter.coder->decode(parameter.type, {.wire = from + slice.wire_at,
-                                               .count = slice.count,
-                                               .out = element(slice),
-                                               .past_cache = plan_.element_bytes > kLargestCached});
-    }
+  void decode(const Slice& slice, const std::byte* from) {
+    const PlannedParameter& parameter = parameters_[slice.parameter];
+    parameter.coder->decode(parameter.type, {.wire = from + slice.wire_at,
+                                             .count = slice.count,
+                                             .out = element(slice),
+                                             .past_cache = plan_.element_bytes > kLargestCached});
   }
 
   /// one_shot: the sum of every contribution, ours as its bytes say too.
@@ -416,6 +445,8 @@ class BlockReduction final : public Reduction {
   std::vector<Message> round_;
   std::vector<const std::byte*> sources_;
   bool held_ = false, everywhere_ = false;
+  KeptResults* kept_ = nullptr;
+  std::vector<const KeptResults*> passed_on_;
   ReductionInput input_{};
   std::uint64_t nonfinite_ = 0;  ///< of the input, until a frame of ours tells of it
   TimePoint began_;

@@ -17,7 +17,8 @@ namespace tightwire {
 /// order of the ranks of a node, then of the nodes. Whatever a stage drops is kept by who dropped it.
 ///
 /// The stages follow each other chunk by chunk: while one is on the wire across, the next is summed inside and the one
-/// before goes back.
+/// before goes back. Where nothing is lost inside, it goes back as it came in from across: the same bytes, fewer of
+/// them, and nothing is encoded again.
 class HierarchicalReduction final : public Reduction {
  public:
   /// Of the stages, in order.
@@ -27,13 +28,18 @@ class HierarchicalReduction final : public Reduction {
   HierarchicalReduction(Transport& transport, const HierarchicalPlan& plan, const Identities& identities, float divisor)
       : plan_(plan), node_(transport, plan.nodes.ranks[plan.nodes.place_of(transport.rank()).first]) {
     scatter_.make(node_, plan.scatter, plan.inside, identities[0], 1.0f);
-    gather_.make(node_, plan.gather, plan.inside, identities[2], 1.0f);
+    gather_.make(node_, plan.gather, plan.back, identities[2], 1.0f);
+    if (plan.gather.passes_on) kept_.reserve(plan.rails.size());  // their places are told
     for (const Rail& rail : plan.rails) {
       FrameIdentity identity = identities[1];
       identity.first_chunk = static_cast<std::uint32_t>(rail.part * rail.sum.chunks.size());
       auto& members = rail_members_.emplace_back(std::make_unique<GroupTransport>(transport, rail.members));
       rails_.emplace_back().make(*members, rail.sum, rail.across, identity, divisor);
+      if (plan.gather.passes_on) rails_.back().reduction->keep_results(kept_.emplace_back(rail.sum));
     }
+    std::vector<const KeptResults*> passed_on;
+    for (const KeptResults& kept : kept_) passed_on.push_back(&kept);
+    gather_.reduction->pass_on(std::move(passed_on));
   }
 
   /// Residuals of stages: of our contribution across, in the order of our runs, and of what goes back inside.
@@ -76,13 +82,14 @@ class HierarchicalReduction final : public Reduction {
     bool progressed = false;
     const std::size_t scattered = scatter_.reduction->in_place();
     const bool all_scattered = scattered == plan_.scatter.chunks.size();
-    std::size_t summed = plan_.scatter.chunks.size();
+    const std::size_t back_each = plan_.gather.passes_on ? 1 : plan_.group;
+    std::size_t summed = plan_.gather.chunks.size();
     for (std::size_t r = 0; r < rails_.size(); ++r) {
       BlockReduction& rail = *rails_[r].reduction;
       const std::size_t chunks = plan_.rails[r].sum.chunks.size();
       rail.allow(all_scattered ? chunks : scattered / plan_.group);
       progressed = rail.advance() || progressed;
-      if (rail.in_place() != chunks) summed = std::min(summed, rail.in_place() * plan_.group);
+      if (rail.in_place() != chunks) summed = std::min(summed, rail.in_place() * back_each);
     }
     gather_.reduction->allow(summed);
     for (const Stage* stage : {&gather_, &scatter_}) progressed = stage->reduction->advance() || progressed;
@@ -94,6 +101,7 @@ class HierarchicalReduction final : public Reduction {
   std::size_t frame_bytes() const override {
     std::size_t bytes = scatter_.reduction->frame_bytes() + gather_.reduction->frame_bytes();
     for (const Stage& rail : rails_) bytes += rail.reduction->frame_bytes();
+    for (const KeptResults& kept : kept_) bytes += kept.bytes();
     return bytes;
   }
   /// Sums of other nodes have come, which all of their ranks went into.
@@ -154,6 +162,7 @@ class HierarchicalReduction final : public Reduction {
   std::vector<std::unique_ptr<GroupTransport>> rail_members_;  ///< by rail of the plan
   Stage scatter_, gather_;
   std::vector<Stage> rails_;
+  std::vector<KeptResults> kept_;  ///< by rail, where results are passed on
   bool finished_ = true;
   Statistics statistics_;
 };
