@@ -5,24 +5,39 @@
 #include <vector>
 
 #include <tightwire/codec/small_float.hpp>
+#include <tightwire/detail/flush_to_zero.hpp>
 
 #include "unit/small_float_table.hpp"
 
 namespace tightwire::testing::small_float_exhaustive_test {
 namespace {
 
+/// The codes of neighbouring fp32 patterns.
+template <class Format>
+[[gnu::noinline]] void encode(std::uint32_t begin, std::vector<int>& codes) {
+  for (std::uint32_t i = 0; i < codes.size(); ++i) codes[i] = Format::nearest_code(detail::from_bits(begin + i));
+}
+
 /// Every magnitude of fp32 in order: the code goes up by one where the definition says so, and nowhere else. The floats
-/// of one code are a run; both ends of a run are checked against the definition, and that all between are equal.
+/// of one code are a run; both ends of a run are checked against the definition, and that all between are equal. Their
+/// negatives have the same code with the sign extended, and none has another while subnormals are flushed.
 template <class Format>
 void compare_all() {
   const SmallFloatTable table = table_of<Format>();
   constexpr std::uint32_t kEnd = 0x7f800000u, kBatch = 1u << 16;
   int last = Format::nearest_code(0.0f);
   ASSERT_EQ(last, 0);
-  std::vector<int> codes(kBatch);
+  std::vector<int> codes(kBatch), negative(kBatch), flushed(kBatch);
   for (std::uint32_t begin = 0; begin < kEnd; begin += kBatch) {
-    for (std::uint32_t i = 0; i < kBatch; ++i) codes[i] = Format::nearest_code(detail::from_bits(begin + i));
+    encode<Format>(begin, codes);
+    encode<Format>(begin | detail::kSignMask, negative);
+    {
+      const detail::FlushToZero mode;
+      encode<Format>(begin, flushed);
+    }
+    ASSERT_EQ(flushed, codes) << "from fp32 bits " << begin;
     for (std::uint32_t i = 0; i < kBatch; ++i) {
+      ASSERT_EQ(negative[i], codes[i] | ~Format::magnitude_mask) << "minus fp32 bits " << begin + i;
       if (codes[i] == last) continue;
       const auto before = static_cast<std::size_t>(last), here = static_cast<std::size_t>(codes[i]);
       ASSERT_EQ(here, table.nearest(double{detail::from_bits(begin + i)})) << "fp32 bits " << begin + i;

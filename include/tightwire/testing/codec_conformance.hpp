@@ -52,6 +52,7 @@ TEST_P(CodecConformance, OddSymmetry) {
   check_odd_symmetric(GetParam());
 }
 TEST_P(CodecConformance, TinyBlocksAndFlushToZero) { check_tiny_blocks(GetParam()); }
+TEST_P(CodecConformance, FlushingSubnormalsEveryLevelGivesTheSame) { check_flushing_levels(GetParam()); }
 TEST_P(CodecConformance, AnyValueUnderAnyScaleHasACode) { GetParam().check_code_is_total(); }
 
 // Error feedback and the sum.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <tightwire/testing/calls.hpp>
@@ -48,7 +49,25 @@ inline void check_stochastic_bytes(const Subject& subject) {
   }
 }
 
-/// A slice cut at blocks is rounded as the whole is.
+/// What `x` decodes to, its blocks dealt out to threads that encode at the same time with one coder.
+inline std::vector<float> on_threads(const Coder& coder, std::span<const float> x, std::size_t threads) {
+  std::vector<float> all(x.size());
+  std::vector<std::thread> running;
+  for (std::size_t thread = 0; thread < threads; ++thread)
+    running.emplace_back([&, thread] {
+      for (std::size_t begin = thread * coder.block(); begin < x.size(); begin += threads * coder.block()) {
+        const auto piece = x.subspan(begin, std::min(coder.block(), x.size() - begin));
+        const Noise noise{77, 1, 2, 3, begin};
+        const std::vector<float> decoded =
+            decode(coder, encode(coder, ElementType::f32, piece, std::nullopt, &noise).wire, piece.size());
+        std::copy(decoded.begin(), decoded.end(), all.begin() + static_cast<std::ptrdiff_t>(begin));
+      }
+    });
+  for (std::thread& thread : running) thread.join();
+  return all;
+}
+
+/// A slice cut at blocks is rounded as the whole is, on however many threads.
 inline void check_stochastic_cuts(const Subject& subject) {
   const auto coder = subject.coder();
   const auto block = static_cast<std::size_t>(subject.block);
@@ -68,6 +87,8 @@ inline void check_stochastic_cuts(const Subject& subject) {
     }
     ASSERT_TRUE(same_bits(pieces, whole)) << blocks << " blocks at a time";
   }
+  for (const std::size_t threads : {1u, 2u, 8u})
+    ASSERT_TRUE(same_bits(on_threads(*coder, x, threads), whole)) << threads << " threads";
 }
 
 /// Mean and variance of what decodes: over many uses the mean of every element is the element, and the variance is that

@@ -9,6 +9,7 @@
 
 #include <tightwire/detail/flush_to_zero.hpp>
 #include <tightwire/testing/calls.hpp>
+#include <tightwire/testing/codec_wire_checks.hpp>
 
 namespace tightwire::testing {
 
@@ -167,6 +168,48 @@ inline void check_tiny_blocks(const Subject& subject) {
         }
         EXPECT_TRUE(same_bytes(out, to_buffer(type, expected))) << to_string(type);
       }
+    }
+  }
+}
+
+/// While the CPU flushes subnormals, as input and as result, every instruction set and element type gives the bits of
+/// the reference that runs likewise, of patterns of every kind: in encode with residuals, decode, and combine.
+inline void check_flushing_levels(const Subject& subject) {
+  if (!detail::FlushToZero::kAvailable) GTEST_SKIP() << "no such mode on this CPU";
+  const auto reference = subject.reference();
+  const std::size_t count = 3 * static_cast<std::size_t>(subject.block) + 7;
+  std::vector<float> given = awkward_values(count, false), before = Random(3).gaussian(count, 0.01);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i / static_cast<std::size_t>(subject.block) == 1) given[i] = std::ldexp(before[i], -118);  // a tiny block
+    if (i % 19 == 7) before[i] = 0x1p-130f;
+  }
+  const detail::FlushToZero flush;
+  for (const ElementType type : kElementTypes) {
+    CombineInput input;
+    input.type = type;
+    input.own = 1;
+    input.divisor = 3;
+    input.sender = input.owner = before;
+    std::vector<std::vector<std::byte>> wires;
+    std::vector<std::vector<float>> decoded;
+    const std::vector<float> x = from_buffer(type, to_buffer(type, given));
+    for (const float factor : {1.0f, -0.75f, 0x1p-3f}) {
+      std::vector<float>& contribution = input.contributions.emplace_back(x);
+      for (float& element : contribution) element = rounded(type, factor * element);
+      wires.push_back(reference->encode(contribution).wire);
+      decoded.push_back(reference->decode(wires.back(), count));
+    }
+    const std::vector<float> total = sum(x, before);
+    const Encoded expected = reference->encode(total);
+    const CombineOutput combined = reference_combine(*reference, input, decoded);
+    for (const host::Level level : levels()) {
+      SCOPED_TRACE(std::string(to_string(type)) + " " + std::string(to_string(level)));
+      const auto coder = subject.coder(level);
+      const EncodeOutput encoded = encode(*coder, type, x, before);
+      ASSERT_TRUE(same_bytes(encoded.wire, expected.wire));
+      ASSERT_TRUE(same_bits(encoded.residual, residual_after(total, expected.values, before)));
+      ASSERT_TRUE(same_bytes(to_buffer(type, decode(*coder, type, wires[0], count)), to_buffer(type, decoded[0])));
+      ASSERT_NO_FATAL_FAILURE(expect_combined(combine(*coder, input, wires), combined));
     }
   }
 }
