@@ -229,8 +229,7 @@ TEST(Hierarchy, BytesAcrossAreThoseOfOneRankPerNode) {
 TEST(Hierarchy, BytesAcrossAreTheSameForUnequalNodes) {
   after_a_step(nodes({0, 0, 0, 1}), 96, [](int rank, const StepStatistics& step) {
     const std::size_t header = sizeof(FrameHeader);
-    const std::size_t inside =
-        2 * ((header + 2048 * 4) + header + (header + 2 * HostCoder<Int8>().wire_bytes(1024)));
+    const std::size_t inside = 2 * ((header + 2048 * 4) + header + (header + 2 * HostCoder<Int8>().wire_bytes(1024)));
     const std::size_t part = 2 * (header + HostCoder<Int8>().wire_bytes(1024));
     EXPECT_EQ(step.sent_bytes, rank == 3 ? 3 * part : inside + part);
     EXPECT_EQ(step.received_bytes, step.sent_bytes);
