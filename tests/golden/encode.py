@@ -190,6 +190,60 @@ def block_of(name, bits):
     return {"nvfp4": nvfp4, "ternary": ternary, "ternary-five": ternary, "sign": sign}.get(name) or (lambda x: qsgd(x, bits))
 
 
+def noise(i, seed=0x0123456789ABCDEF, use=3, parameter=5, stream=2):
+    """Of element i of a parameter, in (-1/2, 1/2); arguments as tests/golden/README.md has them."""
+    call = i // 128 * 16 + i % 16
+    word = philox((call & 0xFFFFFFFF, call >> 32, use, parameter),
+                  ((seed & 0xFFFFFFFF) ^ (stream * 0x9E3779B9 & 0xFFFFFFFF), seed >> 32))[i // 16 % 4]
+    random = word & 0xFFFF if i % 128 < 64 else word >> 16
+    return F(random / 65536 - (0.5 - 2.0**-17))
+
+
+def drawn_code(t, kind, nu):
+    """The small float that the noise makes of a magnitude, with the sign of t."""
+    exponent_bits, fraction_bits, largest = kind
+    values, bias, fall_away = float_values(*kind), (1 << (exponent_bits - 1)) - 1, 23 - fraction_bits
+    magnitude = min(abs(t), F(values[largest]))
+    if magnitude >= F(2.0 ** (1 - bias)):
+        jitter = int(numpy.rint(nu * F(1 << fall_away)))
+        code = (bits_of_fp32(magnitude) - ((127 - bias) << 23) + (1 << (fall_away - 1)) + jitter) >> fall_away
+    else:
+        unit = F(2.0 ** (1 - bias - fraction_bits))
+        code = int(numpy.rint(max(magnitude + nu * unit, F(0)) / unit))
+    return code | (1 << (exponent_bits + fraction_bits) if numpy.signbit(t) else 0)
+
+
+def stochastic(name, bits, x, nu):
+    """Params and codes of a block that is not all zeros."""
+    largest, top = max(abs(v) for v in x), (1 << (bits - 1)) - 1
+    if name in MX:
+        kind, (exponent, least) = FLOATS[name], MX[name]
+        e8m0 = max((bits_of_fp32(largest) >> 23) - exponent, least)
+        e8m0 += largest > F(float_values(*kind)[-1]) * F(2.0 ** (e8m0 - 127))
+        return bytes([e8m0]), [drawn_code(v * F(2.0 ** (127 - e8m0)), kind, n) for v, n in zip(x, nu)]
+    if name == "nvfp4":
+        shared = max(upper_bits(largest / F(6 * 448), 16, up=True), F(2.0**-116))
+        params, codes, values = bf16_bytes(shared), [], float_values(*E4M3)
+        for at in range(0, len(x), 16):
+            wanted = max(abs(v) for v in x[at:at + 16]) / (F(6) * shared)
+            code = next(c for c, value in enumerate(values) if F(value) >= wanted)
+            params += bytes([code])
+            scale = F(values[code]) * shared
+            codes += [drawn_code(v * inverse(scale), E2M1, n) for v, n in zip(x[at:at + 16], nu[at:at + 16])]
+        return params, codes
+    if name in FLOATS:
+        values = float_values(*FLOATS[name])
+        scale = step(largest / F(values[-1]), values[-1], up=True, least=F(2.0**-126 / values[1]))
+        return bf16_bytes(scale), [drawn_code(v * inverse(scale), FLOATS[name], n) for v, n in zip(x, nu)]
+    if name.endswith("-affine"):
+        params, steps = affine(x, bits)[0], (1 << bits) - 1
+        low, scale = (F(v) for v in struct.unpack("<ff", params))
+        codes = [int(numpy.rint(min(max((v - low) * inverse(scale) + n, F(0)), F(steps)))) for v, n in zip(x, nu)]
+        return params, [c - (1 << (bits - 1)) for c in codes]
+    scale = step(largest / F(top), 8 if name == "int4" else top, up=True)
+    return bf16_bytes(scale), [int(numpy.rint(min(max(v * inverse(scale) + n, F(-top)), F(top)))) for v, n in zip(x, nu)]
+
+
 def bits_of(name):
     if name in FLOATS:
         return 1 + FLOATS[name][0] + FLOATS[name][1]
@@ -227,7 +281,7 @@ def padded(data):
     return data + bytes(-len(data) % 16)
 
 
-def encode(name, block, x):
+def encode(name, block, x, nu=None):
     if name == "dense":
         return padded(x.tobytes())
     if name == "bf16":
@@ -239,7 +293,7 @@ def encode(name, block, x):
     for at in range(0, len(x), block):
         part = list(x[at:at + block])
         if any(v != 0 for v in part):
-            param, of_block = block_of(name, bits)(part)
+            param, of_block = stochastic(name, bits, part, nu[at:at + block]) if nu else block_of(name, bits)(part)
         else:
             param, of_block = bytes(param_bytes(name, len(part))), zeros(part, name, bits)
         params += param
@@ -267,6 +321,13 @@ def rotate(x, size, seed):
     return x
 
 
+def compare(stem, mine):
+    theirs = (FOLDER / f"{stem}.wire").read_bytes()
+    if mine != theirs:
+        at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
+        sys.exit(f"{stem}.wire: byte {at} of {len(theirs)} is another by docs/wire-format.md, of {len(mine)}")
+
+
 def main():
     x = numpy.fromfile(FOLDER / "input.f32", "<f4")
     files = sorted(FOLDER.glob("*.values.f32"))
@@ -278,13 +339,15 @@ def main():
             seeded = words[2] == "seed"
             rotated = rotate(x, int(words[1]), int(words[3]) if seeded else 0)
             words = words[4 if seeded else 2:]
-        mine, theirs = encode(words[0], int(words[2]), rotated), (FOLDER / f"{stem}.wire").read_bytes()
-        if mine != theirs:
-            at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
-            sys.exit(f"{stem}.wire: byte {at} of {len(theirs)} is another by docs/wire-format.md, of {len(mine)}")
-    if len(files) < 40:
-        sys.exit(f"only {len(files)} golden files")
-    print(f"{len(files)} formats are encoded as docs/wire-format.md says")
+        compare(stem, encode(words[0], int(words[2]), rotated))
+    drawn = sorted(FOLDER.glob("stochastic_*.wire"))
+    nu = [noise(256 + i) for i in range(len(x))]
+    for path in drawn:
+        _, name, _, block = path.stem.split("_")
+        compare(path.stem, encode(name, int(block), x, nu))
+    if len(files) < 40 or len(drawn) < 7:
+        sys.exit(f"only {len(files)} golden files, and {len(drawn)} stochastic ones")
+    print(f"{len(files)} formats are encoded as docs/wire-format.md says, {len(drawn)} of them stochastically too")
 
 
 main()
