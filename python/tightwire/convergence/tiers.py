@@ -64,7 +64,7 @@ MORE_SCHEMES = (
 # 1 % needs longer trainings than those of the quick tier; docs/sparse.md says how long, and how momentum correction wants its learning
 # rate.
 TOP_K = Scheme("topk:ratio=0.05, warm-up of a fifth", ("--codec", "topk:ratio=0.05,warm-up={fifth}"), recommended=True)
-TOP_K_10 = Scheme("topk:ratio=0.1, warm-up of a fifth", ("--codec", "topk:ratio=0.1,warm-up={fifth}"), recommended=True)
+TOP_K_10 = Scheme("topk:ratio=0.1, warm-up of a fifth", ("--codec", "topk:ratio=0.1,warm-up={fifth}"))
 MOMENTUM_TASKS = ("least-squares", "logistic", "fashion")
 TOP_K_1 = Scheme("topk:ratio=0.01, warm-up of a fifth", ("--codec", "topk:ratio=0.01,warm-up={fifth}"), recommended=True)
 CORRECTED_1 = Scheme("topk:ratio=0.01, warm-up of a fifth, momentum correction",
@@ -129,7 +129,7 @@ class Tier:
 LATE = "an element waits for ten steps in the mean, which the learning rate of a short training does not bear"
 MASKED = "masking takes momentum from elements that are sent often, so that at this ratio the learning rate must be twice as high"
 LATE_FOR_THE_RATE = "what rank 4 brings late is too much for the learning rate of 0.5: at a quarter of that, or with rank 8, it is as good"
-FEW_FOR_ADAMW = "too few for AdamW over 1,000 steps: 10 % are as good"
+FEW_FOR_ADAMW = "too few for AdamW over 1,000 steps, and 10 % hardly enough: int4 or rank 8 is as good"
 LOW_FOR_ADAMW = "too little for AdamW over 1,000 steps: rank 8 is as good"
 LIMITS = {
     **{(task, "randomk:ratio=0.1"): LATE for task in TASKS},
