@@ -29,7 +29,9 @@ constexpr int kFailed = 2;
 void describe(CLI::App& app, convergence::Options& options) {
   app.option_defaults()->always_capture_default();
   app.add_option("--task", options.task, "What to train; --list tells");
-  app.add_option("--codec", options.codec, "Specification; names are " + tightwire::codec_names());
+  app.add_option(
+      "--codec", options.codec,
+      "Specification, or \"hier(inside=exact, across=int4, levels=node:2)\"; names are " + tightwire::codec_names());
   app.add_flag("!--no-error-feedback", options.error_feedback, "Not asked for by this scheme");
   app.add_option("--momentum-correction", options.momentum_correction, "Momentum that the Session applies; 0: none");
   app.add_option("--control", options.control, "A change that the suite must notice, or must not; --list tells");

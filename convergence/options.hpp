@@ -8,7 +8,7 @@ namespace convergence {
 /// What one training is, but for the task's own numbers. Zero stands for "as the task recommends", where it says so.
 struct Options {
   std::string task;
-  std::string codec = "exact";  ///< as tightwire::parse_codec reads it
+  std::string codec = "exact";  ///< as tightwire::set_codec reads it
   bool error_feedback = true;
   double momentum_correction = 0;  ///< above 0: applied by the Session, and none by the optimizer
   std::string control = "none";    ///< the sabotage, or the harmless change, of controls.hpp

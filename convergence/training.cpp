@@ -14,6 +14,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <tightwire/core_session.hpp>
+#include <tightwire/hierarchy_text.hpp>
 #include <tightwire/session.hpp>
 
 #include "controls.hpp"
@@ -53,7 +54,7 @@ class Training {
       gradients_.emplace_back(parameter.grad().data_ptr<float>(), static_cast<std::size_t>(parameter.numel()));
       pointers_.push_back(gradients_.back().data());
     }
-    session_options_.codec = tightwire::parse_codec(options_.codec);
+    tightwire::set_codec(session_options_, options_.codec, transport_->size());
     session_options_.error_feedback = options_.error_feedback;
     session_options_.seed = options_.seed;
     if (options_.momentum_correction > 0)

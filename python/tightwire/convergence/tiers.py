@@ -35,11 +35,12 @@ TASKS = {
 @dataclass(frozen=True)
 class Scheme:
     """A codec with what belongs to it; "{fifth}" stands for a fifth of the steps. Nothing is promised of `lost` where feedback is
-    off on purpose."""
+    off on purpose, or where the trainer cannot see all residuals."""
 
     name: str
     options: tuple[str, ...]
     tasks: tuple[str, ...] = ()  # empty: all of the tier
+    sees_residuals: bool = True
     recommended: bool = False  # must be shown to be as good, or its limit be documented; is in the table of docs/codecs.md
 
 
@@ -54,6 +55,8 @@ SCHEMES = (
     codec("mxfp4"), codec("nvfp4"), codec("int2"), codec("hadamard:4096+lloyd2"), codec("hadamard:4096+sign"),
     codec("topk:ratio=0.05"), codec("topk:ratio=0.05+int8"), codec("randomk:ratio=0.1"), codec("powersgd:rank=4", recommended=True),
 )
+# Two nodes of two ranks. What a node keeps of its sum is in no list of residuals that a trainer can ask for.
+HIERARCHY = Scheme("hier(across=int4, levels=node:2)", ("--codec", "hier(across=int4, levels=node:2)"), sees_residuals=False)
 MORE_SCHEMES = (
     codec("fp16"), codec("int6"), codec("int3"), codec("int8-affine"), codec("mxfp8-e4m3"), codec("fp4"), codec("ternary"),
     codec("sign"), codec("hadamard:4096+lloyd4"), codec("hadamard:4096+eden2", "--no-error-feedback"),
@@ -148,8 +151,8 @@ FULL_LIMITS = {
 TIERS = {
     "smoke": Tier(("least-squares", "fashion"), (codec("int8"), codec("int4")), POSITIVE[:4] + NEGATIVE, 8,
                   options={"fashion": ("--steps", "60")}),
-    "quick": Tier(tuple(TASKS), (*SCHEMES, TOP_K, CORRECTED), POSITIVE + NEGATIVE, 6, limits=LIMITS),
-    "full": Tier(tuple(TASKS), (*SCHEMES, *MORE_SCHEMES, TOP_K, CORRECTED, TOP_K_10, TOP_K_1, CORRECTED_1), POSITIVE + NEGATIVE, 20, other_seeds=8,
+    "quick": Tier(tuple(TASKS), (*SCHEMES, HIERARCHY, TOP_K, CORRECTED), POSITIVE + NEGATIVE, 6, limits=LIMITS),
+    "full": Tier(tuple(TASKS), (*SCHEMES, HIERARCHY, *MORE_SCHEMES, TOP_K, CORRECTED, TOP_K_10, TOP_K_1, CORRECTED_1), POSITIVE + NEGATIVE, 20, other_seeds=8,
                  repetitions=20, control_seeds=8,
                  options={"fashion": ("--steps", "500"), "transformer": ("--steps", "1000"), "embedding": ("--steps", "1000"),
                           "least-squares": ("--steps", "2000"), "logistic": ("--steps", "2000"), "quadratic": ("--steps", "2000")},
@@ -203,7 +206,7 @@ def _scheme_pair(trainer: Trainer, task: str, scheme: Scheme, tier: Tier, varian
     arm = (*(option.replace("{fifth}", str(steps // 5)) for option in scheme.options), *options)
     return Pair(title, _arm(trainer, scheme.name, task, arm),
                 _arm(trainer, "exact", task, options), TASKS[task].metric,
-                judges_lost="--no-error-feedback" not in scheme.options, recommended=scheme.recommended,
+                judges_lost=scheme.sees_residuals and "--no-error-feedback" not in scheme.options, recommended=scheme.recommended,
                 limit=tier.limits.get((title, scheme.name), ""), deviation=TASKS[task].deviation, seeds=seeds)
 
 
