@@ -364,7 +364,7 @@ class BlockReduction final : public Reduction {
     std::uint64_t nonfinite = 0;
     for (const KeptResults* kept : passed_on_) {
       const std::span<const std::byte> results = kept->chunk(slot.chunk);
-      std::memcpy(at, results.data(), results.size());
+      if (!results.empty()) std::memcpy(at, results.data(), results.size());
       at += results.size();
       nonfinite += kept->nonfinite(slot.chunk);
     }
