@@ -121,14 +121,19 @@ TEST(Telemetry, JsonLinesParseAndAddUpToTheStatistics) {
 }
 
 TEST(Telemetry, WaitingOfBucketsSideBySideIsCountedOnce) {
-  run_all(2, [](const std::shared_ptr<Transport>& transport) {
+  std::atomic<bool> begins{false};
+  run_all(2, [&](const std::shared_ptr<Transport>& transport) {
     SessionOptions options{.codec = Codec{}, .bucket_bytes = 1};
     Session session(transport, options);
     for (int i = 0; i < 40; ++i) session.add("matrix " + std::to_string(i), {32, 32});
     session.seal();
     std::vector<float> gradient(40 * 32 * 32, 1.0f);
     // The other rank comes late, so that all of ours wait for it together.
-    if (transport->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (transport->rank() == 0) begins = true;
+    if (transport->rank() == 1) {
+      while (!begins) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
     session.all_reduce(gradient);
     session.commit();
     const StepStatistics& step = session.last_step();
