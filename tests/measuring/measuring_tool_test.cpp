@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -189,11 +190,11 @@ TEST(ToolPlan, TakesACalibrationAndPlansForAnyNumberOfRanks) {
   const Outcome bench = tool("bench -n 2 --iterations 1 --codecs exact int8 --calibrate " + file);
   EXPECT_EQ(bench.status, 0) << bench.output;
   const Outcome plan = tool("plan --bytes 100M --codecs exact int8 --json --calibration " + file +
-                            " --ranks 2,8,1024,16384 --per-node 1,8 --across-gbit 1 --across-latency-us 50");
+                            " --ranks 2,8,1024,16384 --per-node 1,4,8 --across-gbit 1 --across-latency-us 50");
   std::filesystem::remove(file);
   ASSERT_EQ(plan.status, 0) << plan.output;
   const auto all = json_of(plan);
-  ASSERT_EQ(all.size(), 7u);  // of 2 ranks there are no nodes of 8
+  ASSERT_EQ(all.size(), 10u);  // of 2 ranks there are no nodes of 4 or 8
   for (const auto& one : all) {
     if (one.at("ranks") == one.at("per_node")) continue;  // has no slow link
     EXPECT_TRUE(one.at("use").at("compress").get<bool>()) << one;
@@ -281,6 +282,19 @@ TEST(ToolTopology, InAJobTellsOnceWhoSharesANode) {
   EXPECT_TRUE(has(outcome.output, "hierarchy   none: all ranks share a node")) << outcome.output;
   ASSERT_TRUE(has(outcome.output, " packages, ")) << outcome.output;
   EXPECT_EQ(outcome.output.find(" packages, "), outcome.output.rfind(" packages, ")) << outcome.output;
+}
+
+/// A rank in a user namespace of its own cannot look into the others' memory.
+TEST(ToolTopology, InAJobOfSeveralNodesSaysWhichHierarchyFollows) {
+  if (std::system("unshare --user --map-root-user true >/dev/null 2>&1") != 0) GTEST_SKIP() << "needs user namespaces";
+  const Outcome outcome =
+      tool("run -n 3 --quiet -- sh -c 'test $TIGHTWIRE_RANK = 2 && exec unshare --user --map-root-user " TIGHTWIRE_TOOL
+           " info --topology; exec " TIGHTWIRE_TOOL " info --topology'",
+           "UCX_TLS=tcp,self");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "node 0    ranks 0 1\n  node 1    ranks 2\n")) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "hierarchy   2 nodes of 2+1 ranks: levels=auto, or levels=node:2+1"))
+      << outcome.output;
 }
 
 }  // namespace

@@ -226,6 +226,70 @@ TEST(HierarchyState, OtherLayoutsLoseNoMoreThanBf16Rounds) {
   }
 }
 
+/// Of so many ranks: everything that went in came out, or is still held by residuals; and all hold the same bits.
+void expect_nothing_lost(const Layout& layout, const std::string& across) {
+  SCOPED_TRACE(layout.name() + ", across " + across);
+  const Model model = {{"a", {7, 61}, ElementType::f32, parse_codec(across)},
+                       {"b", {600}, ElementType::f32, parse_codec(across)}};
+  std::vector<State> states(static_cast<std::size_t>(layout.ranks)), results = states;
+  std::vector<Parameter> parameters;
+  Totals out;
+  for (const Tensor& tensor : model) out.emplace_back(tensor.count(), 0.0);
+  Totals in = out;
+  run_all(layout.ranks, [&](const std::shared_ptr<Transport>& transport) {
+    const auto me = static_cast<std::size_t>(transport->rank());
+    SessionOptions options = layout.options();
+    options.plan.share_elements = 128;
+    options.policy.exact_by_default = {};
+    const auto session = sealed_session(transport, model, options);
+    EXPECT_TRUE(session->description().find(": over ") != std::string::npos) << session->description();
+    Gradients gradients(model);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      reduce(*session, gradients, step);
+      EXPECT_TRUE(session->commit());
+      const State bytes = gradients.bytes();
+      results[me].insert(results[me].end(), bytes.begin(), bytes.end());
+      if (me != 0) continue;
+      Gradients of_rank(model);
+      for (std::size_t p = 0; p < model.size(); ++p)
+        for (std::size_t i = 0; i < out[p].size(); ++i) out[p][i] += static_cast<double>(gradients.get(p, i));
+      for (int rank = 0; rank < layout.ranks; ++rank) {
+        of_rank.fill_bell(100 * step + static_cast<std::uint64_t>(rank));
+        for (std::size_t p = 0; p < model.size(); ++p)
+          for (std::size_t i = 0; i < in[p].size(); ++i)
+            in[p][i] += static_cast<double>(of_rank.get(p, i)) / layout.ranks;
+      }
+    }
+    states[me] = session->save();
+    if (me == 0) parameters = session->parameters();
+  });
+  EXPECT_TRUE(all_equal(results));
+  for (const std::string& codec : {across, layout.inside})  // residuals of rotated elements are rotated
+    if (!parse_codec(codec).coder(ElementType::f32)->residual_basis().empty()) return;
+  const Totals held = pending(states, parameters);
+  for (std::size_t p = 0; p < in.size(); ++p)
+    for (std::size_t i = 0; i < in[p].size(); ++i)
+      ASSERT_NEAR(out[p][i] + held[p][i], in[p][i], 2e-5 * (1 + std::abs(in[p][i]) + std::abs(held[p][i])))
+          << "parameter " << p << " element " << i;
+}
+
+TEST(HierarchyState, NothingIsLostByAnyCodecInAnyLayout) {
+  for (const BuiltinCodec& codec : builtin_codecs()) {
+    const std::string name(codec.name);
+    const auto coder = parse_codec(name).coder(ElementType::f32);
+    expect_nothing_lost({4, {0, 0, 1, 1}}, name);
+    if (!coder->stochastic(true)) expect_nothing_lost({4, {0, 0, 0, 1}, name}, "int4");
+  }
+  for (const Layout& layout : {Layout{6, {0, 0, 1, 1, 2, 2}}, Layout{6, {5, 5, 5, 2, 2, 2}}, Layout{4, {0, 0, 0, 1}},
+                               Layout{16, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}}})
+    for (const char* const inside : {"exact", "bf16", "int8"}) {
+      Layout with = layout;
+      with.inside = inside;
+      expect_nothing_lost(with, "int4");
+      expect_nothing_lost(with, "exact");
+    }
+}
+
 /// What is exact across has residuals inside only, and goes back and forth with them.
 TEST(HierarchyState, OfCodecsInsideOnly) {
   const Model model = model_of("exact"), lossy = model_of("int8");

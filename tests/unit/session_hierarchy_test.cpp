@@ -179,8 +179,11 @@ double drift(const char* across, const char* inside, bool feedback, int steps,
 
 TEST(Hierarchy, NothingIsLostAtAnyStage) {
   // A residual is at most half a step of its stage; there are up to four of them, and after a hundred steps no more.
-  for (const auto& [across, inside] :
-       {std::pair{"int8", "exact"}, {"int4", "exact"}, {"exact", "int8"}, {"int4", "int8"}}) {
+  for (const auto& [across, inside] : {std::pair{"int8", "exact"},
+                                       {"int4", "exact"},
+                                       {"exact", "int8"},
+                                       {"int4", "int8"},
+                                       {"hadamard:64+int4", "exact"}}) {
     SCOPED_TRACE(std::string(across) + " across, " + inside + " inside");
     const double once = drift(across, inside, true, 3), often = drift(across, inside, true, 100);
     EXPECT_GT(once, 1e-4) << "nothing was lost that could be kept";
@@ -316,6 +319,8 @@ TEST(Hierarchy, WhatCannotGoThroughNodesGoesFlatAndSaysSo) {
   Model model = fp32_model("int8");
   model.push_back({"half", {900}, ElementType::bf16, Int8{}});
   model.push_back({"chosen", {900}, ElementType::f32, TopK{.ratio = 0.1}});
+  model.push_back({"drawn", {900}, ElementType::f32, parse_codec("randomk:ratio=0.1")});
+  model.push_back({"factors", {30, 30}, ElementType::f32, parse_codec("powersgd:rank=2")});
   SessionOptions options = over(nodes({0, 0, 1, 1}));
   options.bucket_bytes = 1;  // a bucket for each
   run_all(4, [&](const std::shared_ptr<Transport>& transport) {
@@ -325,6 +330,8 @@ TEST(Hierarchy, WhatCannotGoThroughNodesGoesFlatAndSaysSo) {
     EXPECT_TRUE(contains(plan, "bucket 0 of parameters 0: over 2 nodes of 2, "));
     EXPECT_TRUE(contains(plan, "bucket 4 of parameters 5: two_shot"));
     EXPECT_TRUE(contains(plan, "bucket 5 of parameters 6: topk"));
+    EXPECT_TRUE(contains(plan, "bucket 6 of parameters 7: randomk"));
+    EXPECT_TRUE(contains(plan, "bucket 7 of parameters 8: powersgd"));
     Gradients gradients(model);
     for (std::uint64_t step = 0; step < 3; ++step) {
       reduce(*session, gradients, step);
@@ -339,6 +346,10 @@ TEST(Hierarchy, WhatCannotGoThroughNodesGoesFlatAndSaysSo) {
     EXPECT_TRUE(contains(session->description(), "bucket 0 of parameters 0 1 2 3 4: one_shot"));
   });
   for (const std::vector<int>& layout : {std::vector<int>{0, 0, 0}, {0, 1, 2}}) {
+    run_all(3, [&](const std::shared_ptr<Transport>& transport) {
+      const std::string plan = sealed_session(transport, fp32_model("int8"), over(nodes(layout)))->description();
+      EXPECT_TRUE(contains(plan, ": two_shot") && !contains(plan, ": over ")) << plan;
+    });
     Steps steps{.model = fp32_model("int8"), .options = over(nodes(layout)), .exponents = 3};
     const auto results = steps.run(3);
     steps.options.hierarchy = {};

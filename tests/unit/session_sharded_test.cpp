@@ -192,34 +192,46 @@ TEST(Sharded, BytesAreThoseOfThePlan) {
     });
 }
 
-/// Beside ordinary parameters, under way at once, started in different orders on different ranks.
+/// Beside ordinary parameters, under way at once, started in different orders on different ranks. What goes over nodes
+/// are the ordinary ones.
 TEST(Sharded, BesideAllReduceInAnyOrder) {
   constexpr int kRanks = 3;
-  std::vector<std::vector<std::byte>> gathered(kRanks);
-  run_all(kRanks, [&](const std::shared_ptr<Transport>& transport) {
-    Session session(transport, options_for(Int8{}));
-    Model model = {{"a", {2000}}, {"b", {37, 61}}};
-    for (const Tensor& tensor : model) session.add(tensor.name, tensor.shape, tensor.type);
-    const Sharded gradient{Operation::reduce_scatter, Int8{}, 2000}, weight{Operation::all_gather, Int8{}, 2000};
-    session.add("gradient", shape_for(gradient, kRanks), ElementType::f32, gradient.operation);
-    session.add("weight", shape_for(weight, kRanks), ElementType::f32, weight.operation);
-    session.seal();
-    model.push_back({"gradient", shape_for(gradient, kRanks)});
-    model.push_back({"weight", shape_for(weight, kRanks)});
-    Gradients buffers(model);
-    for (std::uint64_t step = 0; step < 5; ++step) {
-      buffers.fill_bell(10 * step + static_cast<std::uint64_t>(transport->rank()));
-      in_random_order(step)(session, buffers);
-      session.commit();
-      for (const std::size_t p : {std::size_t{0}, model.size() - 1}) {
-        const std::vector<float> values = buffers.values(p);
+  std::vector<std::vector<std::byte>> flat_weights;
+  for (const std::vector<int>& nodes : {std::vector<int>{}, {0, 0, 1}}) {
+    std::vector<std::vector<std::byte>> gathered(kRanks), weights(kRanks);
+    run_all(kRanks, [&](const std::shared_ptr<Transport>& transport) {
+      const auto me = static_cast<std::size_t>(transport->rank());
+      SessionOptions options = options_for(Int8{});
+      options.hierarchy.node_of_rank = nodes;
+      Session session(transport, options);
+      Model model = {{"a", {2000}}, {"b", {37, 61}}};
+      for (const Tensor& tensor : model) session.add(tensor.name, tensor.shape, tensor.type);
+      const Sharded gradient{Operation::reduce_scatter, Int8{}, 2000}, weight{Operation::all_gather, Int8{}, 2000};
+      session.add("gradient", shape_for(gradient, kRanks), ElementType::f32, gradient.operation);
+      session.add("weight", shape_for(weight, kRanks), ElementType::f32, weight.operation);
+      session.seal();
+      EXPECT_EQ(session.description().find(": over 2 nodes") != std::string::npos, !nodes.empty());
+      model.push_back({"gradient", shape_for(gradient, kRanks)});
+      model.push_back({"weight", shape_for(weight, kRanks)});
+      Gradients buffers(model);
+      const auto keep = [&](std::size_t parameter, std::vector<std::byte>& all) {
+        const std::vector<float> values = buffers.values(parameter);
         const auto bytes = std::as_bytes(std::span(values));
-        auto& all = gathered[static_cast<std::size_t>(transport->rank())];
         all.insert(all.end(), bytes.begin(), bytes.end());
+      };
+      for (std::uint64_t step = 0; step < 5; ++step) {
+        buffers.fill_bell(10 * step + me);
+        in_random_order(step)(session, buffers);
+        session.commit();
+        keep(0, gathered[me]);
+        keep(model.size() - 1, weights[me]);
       }
-    }
-  });
-  EXPECT_TRUE(all_equal(gathered));
+    });
+    EXPECT_TRUE(all_equal(gathered));
+    EXPECT_TRUE(all_equal(weights));
+    if (nodes.empty()) flat_weights = weights;
+    EXPECT_EQ(weights, flat_weights);
+  }
 }
 
 TEST(Sharded, NotFiniteIsKnownToAllRanksAndTheStepIsSkippedAlike) {
